@@ -87,6 +87,10 @@ type Row struct {
 	// so that a lucky draw does not pass.
 	MedianUpper float64 `json:"median_upper95"`
 	P90Upper    float64 `json:"p90_upper95"`
+	// CoverageUpper is the upper 95 % bound of Coverage, by Wilson's score.
+	CoverageUpper float64  `json:"coverage_upper95"`
+	Least         float64  `json:"least_coverage"`   // limit of CoverageUpper; 0 is none
+	Broken        []string `json:"broken,omitempty"` // the limits that are exceeded, with their numbers
 }
 
 // Pair is one point with its prediction.
@@ -146,6 +150,7 @@ func (p Pair) Inside() bool {
 type Report struct {
 	Simulated bool             `json:"simulated"`
 	Limits    int              `json:"limits_revision"` // of the limits document that was applied
+	Covered   CoverageLimit    `json:"coverage_limit"`  // of the rows, and of the strata that have a limit
 	Strict    bool             `json:"strict,omitzero"` // what could not be judged fails as well
 	Rows      []Row            `json:"rows"`            // families of ops, on all devices and on each
 	Strata    []CheckedStratum `json:"strata"`
@@ -229,7 +234,7 @@ func Check(p *costmodel.Profile, d *Data, points []Point, limits *Limits) (*Repo
 	if err := sameDevices(p, d); err != nil {
 		return nil, err
 	}
-	r := &Report{Simulated: p.Simulated || d.Simulated, Limits: limits.Revision}
+	r := &Report{Simulated: p.Simulated || d.Simulated, Limits: limits.Revision, Covered: limits.Covered()}
 	q := costmodel.NewCallPredictor(p)
 	for _, x := range points {
 		est, err := d.predict(q, x)
@@ -325,17 +330,18 @@ func (r *Report) rows(limits *Limits) {
 	})
 	sameFamily := func(a, b Pair) bool { return a.Family == b.Family }
 	samePlace := func(a, b Pair) bool { return a.On == b.On }
+	least := limits.Covered().Least
 	for family := range runs(r.Pairs, sameFamily) {
 		limit := limits.OfFamily(family[0].Family)
 		if samePlace(family[0], family[len(family)-1]) {
-			r.Rows = append(r.Rows, newRow(family, limit))
+			r.Rows = append(r.Rows, newRow(family, limit, least))
 			continue
 		}
-		all := newRow(family, limit)
+		all := newRow(family, limit, least)
 		all.On = AllDevices
 		r.Rows = append(r.Rows, all)
 		for part := range runs(family, samePlace) {
-			row := newRow(part, limit)
+			row := newRow(part, limit, least)
 			row.Part = true
 			r.Rows = append(r.Rows, row)
 		}
@@ -358,8 +364,8 @@ func runs(pairs []Pair, same func(a, b Pair) bool) iter.Seq[[]Pair] {
 	}
 }
 
-func newRow(pairs []Pair, limit Limit) Row {
-	row := Row{Family: pairs[0].Family, On: pairs[0].On, Limit: limit, Verdict: Insufficient}
+func newRow(pairs []Pair, limit Limit, least float64) Row {
+	row := Row{Family: pairs[0].Family, On: pairs[0].On, Limit: limit, Least: least, Verdict: Insufficient}
 	var logs []float64
 	inside := 0
 	for _, p := range pairs {
@@ -381,13 +387,31 @@ func newRow(pairs []Pair, limit Limit) Row {
 	row.Coverage = float64(inside) / float64(row.Points)
 	upper := upperBounds(logs)
 	row.MedianUpper, row.P90Upper = upper.median, upper.p90
-	if row.Points >= MinPoints {
-		row.Verdict = Pass
-		if row.MedianUpper > limit.Median || row.P90Upper > limit.P90 {
-			row.Verdict = Fail
+	row.CoverageUpper = stats.ShareUpper(inside, row.Points)
+	row.judge()
+	return row
+}
+
+// judge sets the verdict of a row with enough points once its numbers are there.
+func (r *Row) judge() {
+	if r.Points < MinPoints {
+		return
+	}
+	for _, c := range []struct {
+		name                string
+		value, upper, limit float64
+	}{{"median", r.Median, r.MedianUpper, r.Limit.Median}, {"p90", r.P90, r.P90Upper, r.Limit.P90}} {
+		if c.upper > c.limit {
+			r.Broken = append(r.Broken, above(c.name, c.value, c.upper, c.limit))
 		}
 	}
-	return row
+	if r.CoverageUpper < r.Least {
+		r.Broken = append(r.Broken, tooNarrow(r.Coverage, r.CoverageUpper, r.Least))
+	}
+	r.Verdict = Pass
+	if len(r.Broken) > 0 {
+		r.Verdict = Fail
+	}
 }
 
 // predict asks for a point's time: of a collective in its group, which need not

@@ -37,7 +37,7 @@ type CheckedStratum struct {
 	P95      float64 `json:"p95"`
 	Bias     float64 `json:"bias_log_predicted_over_measured"` // median of log(predicted/measured): positive if predictions are too long
 	Coverage float64 `json:"coverage"`                         // share inside the 90 % interval
-	// Upper are the upper 95 % bootstrap bounds of these statistics, to which limits apply;
+	// Upper are the upper 95 % bounds of these statistics, to which limits apply;
 	// absent with fewer than MinPoints points.
 	Upper *StratumUpper `json:"upper95,omitempty"`
 	// Floor is the error that a perfect law would show, from the scatter of repeated visits.
@@ -45,17 +45,20 @@ type CheckedStratum struct {
 
 	LimitID string       `json:"limit_id,omitzero"` // ID of the StratumLimit that applies
 	Limit   StratumBound `json:"limit,omitzero"`
-	Reason  string       `json:"reason,omitzero"` // why the limit is what it is
+	Least   float64      `json:"least_coverage,omitzero"` // of Upper.Coverage, where the stratum has a limit
+	Reason  string       `json:"reason,omitzero"`         // why the limit is what it is
 	Verdict Verdict      `json:"verdict"`
 	Broken  []string     `json:"broken,omitempty"` // the limits that are exceeded, with their numbers
 }
 
-// StratumUpper are upper 95 % bootstrap bounds of a stratum's statistics.
+// StratumUpper are upper 95 % bounds of a stratum's statistics, by bootstrap but for
+// Coverage, whose bound is by Wilson's score.
 type StratumUpper struct {
-	Median float64 `json:"median"`
-	MAPE   float64 `json:"mape"`
-	P95    float64 `json:"p95"`
-	Bias   float64 `json:"abs_bias"` // of the absolute bias
+	Median   float64 `json:"median"`
+	MAPE     float64 `json:"mape"`
+	P95      float64 `json:"p95"`
+	Bias     float64 `json:"abs_bias"` // of the absolute bias
+	Coverage float64 `json:"coverage"`
 }
 
 // StratumFloor is the error that a perfect law would show: the measured time it is
@@ -170,9 +173,12 @@ func newStratum(pairs []Pair, f *Limits, groups []op.GroupType) CheckedStratum {
 	if limit := f.of(&s, groupNamed(groups, p.On)); limit != nil {
 		s.LimitID, s.Limit, s.Reason = limit.ID, limit.StratumBound, limit.Reason
 	}
+	if s.Limit != (StratumBound{}) {
+		s.Least = f.Covered().Least
+	}
 	if len(pairs) >= MinPoints {
 		u := upperBounds(logs)
-		s.Upper = &StratumUpper{Median: u.median, MAPE: u.mean, P95: u.p95, Bias: u.bias}
+		s.Upper = &StratumUpper{Median: u.median, MAPE: u.mean, P95: u.p95, Bias: u.bias, Coverage: stats.ShareUpper(inside, len(pairs))}
 	}
 	s.judge()
 	return s
@@ -202,7 +208,6 @@ func (s *CheckedStratum) judge() {
 	if s.Floor != nil {
 		floor = *s.Floor
 	}
-	s.Verdict = Pass
 	for _, c := range []struct {
 		name                       string
 		value, upper, limit, floor float64
@@ -214,25 +219,46 @@ func (s *CheckedStratum) judge() {
 		if c.limit == 0 || c.upper <= max(c.limit, c.floor) {
 			continue
 		}
-		s.Verdict = Fail
-		text := fmt.Sprintf("%s %s, upper bound %s, limit %s", c.name, exactly(c.value), exactly(c.upper), exactly(c.limit))
+		text := above(c.name, c.value, c.upper, c.limit)
 		if c.floor > c.limit {
 			text += ", noise of the repeats " + exactly(c.floor)
 		}
 		s.Broken = append(s.Broken, text)
 	}
+	if s.Upper.Coverage < s.Least {
+		s.Broken = append(s.Broken, tooNarrow(s.Coverage, s.Upper.Coverage, s.Least))
+	}
+	s.Verdict = Pass
+	if len(s.Broken) > 0 {
+		s.Verdict = Fail
+	}
+}
+
+// above says that a bound is above its limit.
+func above(name string, value, upper, limit float64) string {
+	return fmt.Sprintf("%s %s, upper bound %s, limit %s", name, exactly(value), exactly(upper), exactly(limit))
+}
+
+// tooNarrow says that the 90 % interval holds fewer points than it must. What scatters
+// among repeats is no excuse: an interval is of measured times, and has to count it in.
+func tooNarrow(coverage, upper, least float64) string {
+	return fmt.Sprintf("inside the 90 %% interval %s, upper bound %s, at least %s: it is too narrow for these errors", exactly(coverage), exactly(upper), exactly(least))
 }
 
 // exactly prints a share with the digits that tell a bound from its limit.
 func exactly(f float64) string { return fmt.Sprintf("%.2f %%", 100*f) }
 
 // Excess is the largest of a stratum's bounds as a share of its limit: above 1
-// where one is broken, 0 where none is judged. It orders strata from worst to best.
+// where one is broken, 0 where none is judged. Of coverage it is the share that lies
+// outside the interval that counts. It orders strata from worst to best.
 func (s *CheckedStratum) Excess() float64 {
 	if s.Upper == nil {
 		return 0
 	}
 	worst := 0.0
+	if s.Least > 0 {
+		worst = (1 - s.Upper.Coverage) / (1 - s.Least)
+	}
 	for _, c := range [][2]float64{{s.Upper.MAPE, s.Limit.MAPE}, {s.Upper.P95, s.Limit.P95}, {s.Upper.Bias, s.Limit.Bias}} {
 		if c[1] > 0 {
 			worst = max(worst, c[0]/c[1])

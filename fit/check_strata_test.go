@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -12,12 +13,19 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// pairsOf makes pairs of one op at one size whose log(predicted/measured) are given.
+// pairsOf makes pairs of one op at one size whose log(predicted/measured) are given. Their
+// intervals reach from a quarter to four times the prediction, so that only errors count.
 func pairsOf(on string, s op.Shape, source costmodel.Source, logs ...float64) []Pair {
+	return pairsWithin(4, on, s, source, logs...)
+}
+
+// pairsWithin makes pairs whose intervals reach from the prediction over a factor to the
+// prediction times it.
+func pairsWithin(factor units.Seconds, on string, s op.Shape, source costmodel.Source, logs ...float64) []Pair {
 	var pairs []Pair
 	for _, l := range logs {
 		mid := units.Seconds(1e-3 * math.Exp(l))
-		pairs = append(pairs, newPair(Point{On: on, Shape: s, Seconds: 1e-3, visits: []float64{1e-3}}, costmodel.Estimate{Lo: mid * 0.9, Mid: mid, Hi: mid * 1.1, Source: source}))
+		pairs = append(pairs, newPair(Point{On: on, Shape: s, Seconds: 1e-3, visits: []float64{1e-3}}, costmodel.Estimate{Lo: mid / factor, Mid: mid, Hi: mid * factor, Source: source}))
 	}
 	return pairs
 }
@@ -82,6 +90,66 @@ func TestVerdictsOfStrata(t *testing.T) {
 		if s := got[0]; s.LimitID != c.limit || s.Verdict != c.verdict || len(s.Broken) != c.broken || (s.Excess() > 1) != (c.verdict == Fail) {
 			t.Errorf("%s: limit %q, verdict %s, broken %q, excess %.2f; want %q, %s, %d", c.name, s.LimitID, s.Verdict, s.Broken, s.Excess(), c.limit, c.verdict, c.broken)
 		}
+	}
+}
+
+// covering gives n log ratios that are well within the limits of errors, of which so many lie
+// inside an interval that reaches half a percent.
+func covering(n, inside int) []float64 {
+	logs := make([]float64, n)
+	for i := range logs {
+		logs[i] = 0.01
+		if i%2 == 0 {
+			logs[i] = -0.01
+		}
+		if i < inside {
+			logs[i] = 0
+		}
+	}
+	return logs
+}
+
+// A law whose errors are small and whose interval holds too few of the points fails. Of 20
+// points 10 have an upper bound of 67.3 %, and 11 one of 71.7 %.
+func TestNarrowIntervalsFail(t *testing.T) {
+	long := attentionOf(8192)
+	for _, c := range []struct {
+		name   string
+		pairs  []Pair
+		strata Verdict
+		family Verdict
+	}{
+		{"the bound is below", pairsWithin(1.005, "gpu", long, costmodel.Interpolated, covering(20, 10)...), Fail, Fail},
+		{"the share is below, its bound is not", pairsWithin(1.005, "gpu", long, costmodel.Interpolated, covering(20, 11)...), Pass, Pass},
+		{"27 of 100", pairsWithin(1.005, "gpu", long, costmodel.Interpolated, covering(100, 27)...), Fail, Fail},
+		{"none of 19", pairsWithin(1.005, "gpu", long, costmodel.Interpolated, covering(19, 0)...), Insufficient, Insufficient},
+		{"beyond the range", pairsWithin(1.005, "gpu", long, costmodel.Extrapolated, covering(100, 27)...), Fail, Insufficient},
+		{"borrowed, which has no limit", pairsWithin(1.005, "gpu", long, costmodel.Transferred, covering(100, 27)...), Ungated, Insufficient},
+		{"a CPU, whose families alone are judged", pairsWithin(1.005, "cpu:2", long, costmodel.Interpolated, covering(100, 27)...), Ungated, Fail},
+	} {
+		r := &Report{Pairs: c.pairs}
+		r.rows(DefaultLimits())
+		r.strata(DefaultLimits(), nil)
+		s, row := r.Strata[0], r.Rows[0]
+		if s.Verdict != c.strata || row.Verdict != c.family || r.Failed(false) != (c.strata == Fail || c.family == Fail) {
+			t.Errorf("%s: stratum %s %q, family %s %q; want %s, %s", c.name, s.Verdict, s.Broken, row.Verdict, row.Broken, c.strata, c.family)
+		}
+		for _, broken := range [][]string{s.Broken, row.Broken} {
+			if len(broken) > 0 && (len(broken) != 1 || !strings.Contains(broken[0], "inside the 90 % interval")) {
+				t.Errorf("%s: %q", c.name, broken)
+			}
+		}
+		if (s.Excess() > 1) != (c.strata == Fail) {
+			t.Errorf("%s: excess %.2f", c.name, s.Excess())
+		}
+	}
+	none := DefaultLimits()
+	none.Coverage = &CoverageLimit{Reason: "not asked here"}
+	r := &Report{Pairs: pairsWithin(1.005, "gpu", long, costmodel.Interpolated, covering(100, 0)...)}
+	r.rows(none)
+	r.strata(none, nil)
+	if r.Failed(true) || r.Strata[0].Verdict != Pass {
+		t.Errorf("without a limit: %+v, %+v", r.Rows, r.Strata)
 	}
 }
 

@@ -26,6 +26,9 @@ type Limits struct {
 	Revision int            `json:"revision"` // rises with every change of a limit
 	Families []FamilyLimit  `json:"families"`
 	Strata   []StratumLimit `json:"strata"` // the first entry that matches a stratum applies
+	// Coverage limits how rarely the 90 % interval holds the measured time, of every family
+	// and of every stratum that has a limit. A file without it uses the built-in limit.
+	Coverage *CoverageLimit `json:"coverage,omitempty"`
 	// Replay limits the errors of replayed plans. A file without it uses the built-in limits.
 	Replay *ReplayLimits `json:"replay,omitempty"`
 }
@@ -42,6 +45,13 @@ type FamilyLimit struct {
 type Limit struct {
 	Median float64 `json:"median"`
 	P90    float64 `json:"p90"`
+}
+
+// CoverageLimit is the least share of points whose measured time must lie inside the 90 %
+// interval. It applies to the upper confidence bound of the share; 0 is no limit.
+type CoverageLimit struct {
+	Least  float64 `json:"least"`
+	Reason string  `json:"reason"`
 }
 
 // StratumLimit limits the errors of all strata that match its selectors. A selector that
@@ -144,6 +154,11 @@ func (f *Limits) Validate() error {
 		}
 		ids = append(ids, l.ID)
 	}
+	if f.Coverage != nil {
+		if err := f.Coverage.validate(); err != nil {
+			return fmt.Errorf("coverage.%w", err)
+		}
+	}
 	if f.Replay != nil {
 		if err := f.Replay.validate(); err != nil {
 			return fmt.Errorf("replay.%w", err)
@@ -158,6 +173,16 @@ func (l FamilyLimit) validate() error {
 		return unknownFamily(l.Family)
 	case !(l.Median > 0 && l.Median < mostLimit) || !(l.P90 > 0 && l.P90 < mostLimit):
 		return fmt.Errorf("median, p90: %v, %v: want log ratios above 0 and below %v", l.Median, l.P90, mostLimit)
+	case l.Reason == "":
+		return fmt.Errorf("reason: missing: say why the limit is what it is")
+	}
+	return nil
+}
+
+func (l *CoverageLimit) validate() error {
+	switch {
+	case !(l.Least >= 0 && l.Least < 1):
+		return fmt.Errorf("least: %v: want a share from 0 (no limit) to below 1", l.Least)
 	case l.Reason == "":
 		return fmt.Errorf("reason: missing: say why the limit is what it is")
 	}
@@ -281,9 +306,18 @@ func (f *Limits) OfFamily(family Family) Limit {
 	return Limit{}
 }
 
+// Covered returns the limit of coverage: that of the file, or the built-in one where the
+// file has none, as files from before such a limit do.
+func (f *Limits) Covered() CoverageLimit {
+	if f.Coverage != nil {
+		return *f.Coverage
+	}
+	return *DefaultLimits().Coverage
+}
+
 // Override returns a copy of the limits in which most replaces every limit of a family and
 // of its strata that have one: it becomes the limit of medians, means and biases, and
-// three times as much that of 90th and 95th percentiles.
+// three times as much that of 90th and 95th percentiles. The limit of coverage stays.
 func (f *Limits) Override(family Family, most float64) *Limits {
 	g := *f
 	g.Families, g.Strata = slices.Clone(f.Families), nil

@@ -46,7 +46,7 @@ func TestBuiltInLimits(t *testing.T) {
 func TestBadLimitsAreRefused(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{`evenkeel.limits/v1`, `evenkeel.limits/v2`, "limits"},
-		{`"revision": 3`, `"revision": 0`, "revision: 0: must be at least 1"},
+		{`"revision": 4`, `"revision": 0`, "revision: 0: must be at least 1"},
 		{`"family": "gemm", "median"`, `"family": "attention", "median"`, `families[1].family: "attention": listed twice`},
 		{`"median": 0.08`, `"median": 8`, ""},
 		{`"median": 0.08`, `"median": 80`, "families[0].median, p90: 80, 0.3: want log ratios above 0 and below 10"},
@@ -58,6 +58,8 @@ func TestBadLimitsAreRefused(t *testing.T) {
 		{`"nodes": "several"`, `"nodes": "two"`, `strata[6].nodes: "two": want one or several`},
 		{`"links": ["*pcie*"]`, `"ops": ["warp"]`, `strata[5].ops[0]: "warp": no op of this name measures time`},
 		{`"mape": 0.05`, `"mape": -1`, "strata[2].mape: -1: want a log ratio"},
+		{`"least": 0.70`, `"least": 70`, "coverage.least: 70: want a share from 0 (no limit) to below 1"},
+		{`"reason": "` + DefaultLimits().Coverage.Reason, `"reason": "`, "coverage.reason: missing"},
 		{`"reason": "as attention"`, `"reason": ""`, "families[1].reason: missing"},
 		{`"mape": 0.10`, `"mpae": 0.10`, "mpae"},
 		{`"mape": 0.10`, `"mape": NaN`, "NaN"},

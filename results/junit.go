@@ -52,11 +52,11 @@ func JUnit(w io.Writer, r *fit.Report) error {
 		s := junitSuite{Name: "evenkeel.check." + string(f)}
 		for _, row := range r.Rows {
 			if row.Family == f {
-				s.Cases = append(s.Cases, familyCase(row, r.Strict))
+				s.Cases = append(s.Cases, familyCase(row, r))
 			}
 		}
 		for _, x := range worstFirst(r.Strata, f) {
-			s.Cases = append(s.Cases, stratumCase(&x, r.Strict))
+			s.Cases = append(s.Cases, stratumCase(&x, r))
 		}
 		suites = append(suites, s)
 	}
@@ -72,23 +72,28 @@ func JUnitError(w io.Writer, err error) error {
 	}}}})
 }
 
-func familyCase(row fit.Row, strict bool) junitCase {
+func familyCase(row fit.Row, r *fit.Report) junitCase {
 	c := junitCase{Class: string(row.Family), Name: fmt.Sprintf("family %s on %s", row.Family, row.On)}
 	if row.Part {
 		c.Name = fmt.Sprintf("family %s, of which %s", row.Family, row.On)
 	}
 	if row.Points > 0 {
-		c.Out = fmt.Sprintf("%s, %d outside the fitted range; median %s, p90 %s, p95 %s, bias %s, %s inside the 90 %% interval",
+		c.Out = fmt.Sprintf("%s, %d outside the fitted range; median %s, p90 %s, p95 %s, bias %s, %s inside the 90 %% interval (upper 95 %% bound %s)",
 			plural(row.Points, "point"), row.Outside, bounded(row.Median, row.MedianUpper, row.Points), bounded(row.P90, row.P90Upper, row.Points),
-			units.Percent(row.P95), signed(-row.Bias), units.Percent(row.Coverage))
+			units.Percent(row.P95), signed(-row.Bias), units.Percent(row.Coverage), units.Percent(row.CoverageUpper))
 	}
 	switch row.Verdict {
 	case fit.Fail:
-		c.Failure = &junitMessage{Message: fmt.Sprintf("upper bounds: median %s, p90 %s; limits %s", units.Percent(row.MedianUpper), units.Percent(row.P90Upper), limits(row.Limit)), Text: c.Out}
+		c.Failure = &junitMessage{Message: strings.Join(row.Broken, "; "), Text: withCoverage(c.Out, r)}
 	case fit.Insufficient:
-		c.undecided(tooFew(row.Points), strict && !row.Part)
+		c.undecided(tooFew(row.Points), r.Strict && !row.Part)
 	}
 	return c
+}
+
+// withCoverage puts the limit of coverage and its reason below a text.
+func withCoverage(text string, r *fit.Report) string {
+	return strings.TrimSuffix(text+"\n"+coverageText(r.Covered), "\n")
 }
 
 // undecided says why a case has no verdict, which a strict check fails for.
@@ -104,13 +109,13 @@ func tooFew(points int) string {
 	return fmt.Sprintf("insufficient: %s, a verdict needs %d", plural(points, "point"), fit.MinPoints)
 }
 
-func stratumCase(s *fit.CheckedStratum, strict bool) junitCase {
+func stratumCase(s *fit.CheckedStratum, r *fit.Report) junitCase {
 	c := junitCase{Class: string(s.Family), Name: s.String(), Out: stratumNumbers(s)}
 	switch s.Verdict {
 	case fit.Fail:
-		c.Failure = &junitMessage{Message: strings.Join(s.Broken, "; "), Text: limitText(s)}
+		c.Failure = &junitMessage{Message: strings.Join(s.Broken, "; "), Text: withCoverage(limitText(s), r)}
 	case fit.Insufficient:
-		c.undecided(tooFew(s.Points), strict)
+		c.undecided(tooFew(s.Points), r.Strict)
 	case fit.Ungated:
 		c.Skipped = &junitMessage{Message: "no limit applies"}
 		if s.LimitID != "" {
@@ -124,7 +129,7 @@ func stratumNumbers(s *fit.CheckedStratum) string {
 	text := fmt.Sprintf("%s; median %s, MAPE %s, P95 %s, bias %s, %s inside the 90 %% interval",
 		plural(s.Points, "point"), units.Percent(s.Median), units.Percent(s.MAPE), units.Percent(s.P95), signed(s.Bias), units.Percent(s.Coverage))
 	if u := s.Upper; u != nil {
-		text += fmt.Sprintf("; upper 95 %% bounds: MAPE %s, P95 %s, |bias| %s", units.Percent(u.MAPE), units.Percent(u.P95), units.Percent(u.Bias))
+		text += fmt.Sprintf("; upper 95 %% bounds: MAPE %s, P95 %s, |bias| %s, inside %s", units.Percent(u.MAPE), units.Percent(u.P95), units.Percent(u.Bias), units.Percent(u.Coverage))
 	}
 	if f := s.Floor; f != nil {
 		text += fmt.Sprintf("; noise of the repeats of %s: MAPE %s", plural(f.Points, "point"), units.Percent(f.MAPE))

@@ -22,7 +22,7 @@ func Markdown(w io.Writer, r *fit.Report) error {
 	if r.Simulated {
 		p.printf("\n**SIMULATED**: %s.\n", origin(true))
 	}
-	markdownFamilies(p, r.Rows)
+	markdownFamilies(p, r)
 	markdownStrata(p, r)
 	markdownDrift(p, r.Drift)
 	var lines []string
@@ -33,12 +33,12 @@ func Markdown(w io.Writer, r *fit.Report) error {
 	return p.err
 }
 
-func markdownFamilies(p *printer, rows []fit.Row) {
-	if len(rows) == 0 {
+func markdownFamilies(p *printer, report *fit.Report) {
+	if len(report.Rows) == 0 {
 		return
 	}
 	p.printf("\n| family | on | points | median (95 %% bound) | p90 (95 %% bound) | bias | in 90 %% | limits | verdict |\n|---|---|---:|---:|---:|---:|---:|---:|---|\n")
-	for _, r := range rows {
+	for _, r := range report.Rows {
 		on := r.On
 		if r.Part {
 			on = "of which " + on
@@ -46,6 +46,10 @@ func markdownFamilies(p *printer, rows []fit.Row) {
 		p.printf("| %s | %s | %d | %s | %s | %s | %s | %s | %s |\n", cell(string(r.Family)), cell(on), r.Points, bounded(r.Median, r.MedianUpper, r.Points),
 			bounded(r.P90, r.P90Upper, r.Points), bias(-r.Bias, r.Points), percent(r.Coverage, r.Points), limits(r.Limit), emphasised(r.Verdict))
 	}
+	if text := coverageText(report.Covered); text != "" {
+		p.printf("\n%s\n", cell(text))
+	}
+	markdownList(p, brokenRows(report))
 }
 
 func markdownStrata(p *printer, r *fit.Report) {
@@ -80,7 +84,7 @@ func limitCell(s *fit.CheckedStratum) string {
 	if s.LimitID == "" {
 		return none
 	}
-	return fmt.Sprintf("%s: %s", s.LimitID, boundText(s.Limit))
+	return fmt.Sprintf("%s: %s", s.LimitID, boundText(s))
 }
 
 func markdownDrift(p *printer, d *fit.DriftReport) {

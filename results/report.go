@@ -88,6 +88,31 @@ func reportTable(p *printer, n *notes, report *fit.Report) {
 	p.printf("\n")
 	t.render(p)
 	p.para("", "errors are |log(predicted / measured)|; a positive bias predicts too long; limits are of the bounds of median and p90")
+	if text := coverageText(report.Covered); text != "" {
+		p.para("", text)
+	}
+	for _, line := range brokenRows(report) {
+		p.para("FAIL ", line)
+	}
+}
+
+// coverageText says what the limit of coverage is, and why; nothing where there is none.
+func coverageText(l fit.CoverageLimit) string {
+	if l.Least == 0 {
+		return ""
+	}
+	return fmt.Sprintf("at least %.3g %% of a family's points, and of those of a stratum that has a limit, must lie inside the 90 %% interval, by the upper 95 %% bound of their share: %s", 100*l.Least, l.Reason)
+}
+
+// brokenRows names every broken limit of the families with its numbers.
+func brokenRows(r *fit.Report) []string {
+	var lines []string
+	for _, row := range r.Rows {
+		if row.Verdict == fit.Fail {
+			lines = append(lines, fmt.Sprintf("%s on %s: %s", row.Family, row.On, strings.Join(row.Broken, "; ")))
+		}
+	}
+	return lines
 }
 
 // bias prints the median of log(predicted/measured).

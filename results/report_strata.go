@@ -141,10 +141,11 @@ func stratumVerdict(n *notes, s *fit.CheckedStratum) string {
 
 // limitText says which entry of the limits applies, what it allows and why.
 func limitText(s *fit.CheckedStratum) string {
-	return fmt.Sprintf("limit %s: %s: %s", s.LimitID, boundText(s.Limit), s.Reason)
+	return fmt.Sprintf("limit %s: %s: %s", s.LimitID, boundText(s), s.Reason)
 }
 
-func boundText(b fit.StratumBound) string {
+func boundText(s *fit.CheckedStratum) string {
+	b := s.Limit
 	var parts []string
 	for _, l := range []struct {
 		name  string
@@ -153,6 +154,9 @@ func boundText(b fit.StratumBound) string {
 		if l.value > 0 {
 			parts = append(parts, fmt.Sprintf("%s %.3g %%", l.name, 100*l.value))
 		}
+	}
+	if s.Least > 0 {
+		parts = append(parts, fmt.Sprintf("at least %.3g %% inside", 100*s.Least))
 	}
 	if len(parts) == 0 {
 		return "none"

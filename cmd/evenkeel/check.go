@@ -49,9 +49,11 @@ Errors are |log(predicted / measured)|, judged for every family of ops and for
 every stratum: an op on a device type or group, in one band of sizes. Points
 outside the measured range, and laws of other devices, are strata of their own.
 The limits come from one document (--limits, evenkeel.limits/v1; one is built
-in) and apply to the upper 95 % bootstrap bounds; where repeats of the points
-scatter more than a limit allows, their scatter counts instead. A stratum with
-fewer than 20 points is listed as insufficient and fails only with --strict.
+in) and apply to the upper 95 % bounds; where repeats of the points scatter more
+than a limit of errors allows, their scatter counts instead. At least 70 % of the
+points must lie inside the 90 % interval, which --max-error leaves as it is. A
+stratum with fewer than 20 points is listed as insufficient and fails only with
+--strict.
 
 With --drift-from the recordings are compared with earlier ones of the same
 devices: the points that both measured again and again (canaries), or all that

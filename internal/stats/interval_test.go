@@ -35,3 +35,37 @@ func TestNotchHalfWidth(t *testing.T) {
 		t.Errorf("notch covers %v, want about 0.91", share)
 	}
 }
+
+// The bound solves the score test's equation, holds the truth in 95 % of all draws as well
+// as counts allow, and ends at 1.
+func TestShareUpper(t *testing.T) {
+	for _, c := range []struct{ hits, n int }{{0, 1}, {0, 20}, {10, 20}, {11, 20}, {27, 100}, {699, 1000}} {
+		p := ShareUpper(c.hits, c.n)
+		if z := (p - float64(c.hits)/float64(c.n)) / math.Sqrt(p*(1-p)/float64(c.n)); math.Abs(z-1.6448536) > 1e-6 {
+			t.Errorf("%d of %d: bound %v lies %v deviations above", c.hits, c.n, p, z)
+		}
+	}
+	if p := ShareUpper(20, 20); p != 1 {
+		t.Errorf("all of 20: %v", p)
+	}
+	rng := rand.New(rand.NewPCG(21, 22))
+	for _, truth := range []float64{0.5, 0.7, 0.9} {
+		const draws = 4000
+		covered := 0
+		for range draws {
+			hits := 0
+			for range 60 {
+				if rng.Float64() < truth {
+					hits++
+				}
+			}
+			if ShareUpper(hits, 60) >= truth {
+				covered++
+			}
+		}
+		// Counts of 60 are coarse: the exact rates are 0.954, 0.937 and 0.927.
+		if share := float64(covered) / draws; share < 0.91 || share > 0.97 {
+			t.Errorf("a share of %v is below its bound in %.3f of the draws", truth, share)
+		}
+	}
+}
