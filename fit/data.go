@@ -28,6 +28,8 @@ type Point struct {
 	visits    []float64
 	fastest   float64   // of the visits
 	ranks     []float64 // median of every rank's own times in the fastest visit, s; nil on a device
+	source    string    // name of the recording that it was first seen in
+	shared    bool      // other recordings have it too
 	disturbed bool      // other processes held the cores at every visit
 	doubtful  bool      // it cannot be told whether the profile's laws were fitted to it: see Data.Unseen
 }
@@ -66,6 +68,8 @@ type Data struct {
 	unsettled map[string]bool
 	first     map[string]float64 // first time of every canary
 	copies    profile.Copies
+	reading   string          // name of the recording that is being read
+	sources   profile.Sources // of the points that several recordings have
 	places    []profile.Place // the first of a device or group is where Points were measured
 	peers     []peer
 
@@ -104,6 +108,7 @@ func (d *Data) Add(name string, r io.Reader) error {
 	take := func(by func(*profile.Point)) func(*profile.Point) error {
 		return func(p *profile.Point) error { by(p); return nil }
 	}
+	d.reading = name
 	tally, err := d.copies.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error {
 			d.origins.note(name, h)
@@ -191,6 +196,7 @@ func (d *Data) observe(p *profile.Point) {
 	key := profile.NewSpot(p.On, p.Shape).Key("")
 	if i, ok := d.byKey[key]; ok {
 		q := &d.Points[i]
+		d.compare(q, p.Spot, m)
 		if m < q.fastest {
 			q.fastest, q.ranks = m, rankMedians(p)
 		}
@@ -200,7 +206,20 @@ func (d *Data) observe(p *profile.Point) {
 		return
 	}
 	d.byKey[key] = len(d.Points)
-	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, fastest: m, visits: []float64{m}, ranks: rankMedians(p), disturbed: p.Disturbed})
+	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, fastest: m, visits: []float64{m}, ranks: rankMedians(p), source: d.reading, disturbed: p.Disturbed})
+}
+
+// compare notes a further visit of a point where it comes from another recording than the
+// first. The first one's visits are then all there, for recordings are read one by one.
+func (d *Data) compare(q *Point, at profile.Spot, seconds float64) {
+	switch {
+	case q.source == d.reading:
+		return
+	case !q.shared:
+		q.shared = true
+		d.sources.Observe(q.source, at, q.visits...)
+	}
+	d.sources.Observe(d.reading, at, seconds)
 }
 
 func rankMedians(p *profile.Point) []float64 {
@@ -293,6 +312,9 @@ func (d *Data) warnings() []string {
 	}
 	if copied := d.copies.Warning("the recordings"); copied != "" {
 		w = append(w, copied)
+	}
+	for _, c := range d.sources.Contradictions() {
+		w = append(w, fmt.Sprintf("%s: laws of both describe neither; see what differs, and leave out what does not hold: evenkeel check %s --drift-from %s", c, c.Second, c.First))
 	}
 	if d.Failed > 0 {
 		w = append(w, fmt.Sprintf("%s could not be measured; the recording holds the reasons", units.Count(d.Failed, "point")))

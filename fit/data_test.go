@@ -105,6 +105,44 @@ func TestTheSameLineCountsOnce(t *testing.T) {
 	}
 }
 
+// Recordings that disagree about the points that they share are named, and what differs
+// within one is noise: the two are taken together, and errors on such points are as small as
+// those on others.
+func TestRecordingsThatContradictAreNamed(t *testing.T) {
+	lines := func(factors ...float64) []string {
+		var all []string
+		for _, f := range factors {
+			for i := range 6 {
+				all = append(all, pointLine("point", rowSpot("norm", 64<<i), fmt.Sprintf(`"times_s":[%g],"inner":1,"stop":"noise"`, f*1e-5*float64(i+1))))
+			}
+		}
+		return all
+	}
+	for _, backend := range []string{"cpu", "import:table"} {
+		for _, c := range []struct {
+			name       string
+			recordings [][]string
+			want       string
+		}{
+			{"twice as long", [][]string{lines(1), lines(2)}, "a.rec.jsonl and b.rec.jsonl contradict each other: in the second norm on cpu:1 takes typically 2 times as long (6 points): laws of both describe neither; see what differs, and leave out what does not hold: evenkeel check b.rec.jsonl --drift-from a.rec.jsonl"},
+			{"all visits of both count", [][]string{lines(1, 3, 1.01), lines(2, 1.02, 2.01)}, "a.rec.jsonl and b.rec.jsonl contradict each other: in the second norm on cpu:1 takes typically 1.98 times as long (6 points)"},
+			{"in one recording", [][]string{lines(1, 2)}, ""},
+			{"a fifth slower", [][]string{lines(1), lines(1.2)}, ""},
+		} {
+			d := NewData()
+			for i, r := range c.recordings {
+				if err := d.Add(string(rune('a'+i))+".rec.jsonl", recordingOn(backend, r...)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := d.warnings()
+			if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], c.want)) {
+				t.Errorf("%s, %s: %q, want %q", backend, c.name, got, c.want)
+			}
+		}
+	}
+}
+
 // Drift is told from the scatter of visits, which a copied line would seem to lessen.
 func TestTheSameLineIsOneVisitOfARun(t *testing.T) {
 	line := func(kind, seconds string) string {

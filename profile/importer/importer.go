@@ -19,6 +19,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/spelling"
+	"github.com/evenkeel/evenkeel/internal/stats"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
@@ -131,6 +132,7 @@ type Sink struct {
 	groups  []op.GroupType
 	best    map[string]*utilisation    // of every device and op
 	further int                        // contradictions beyond maxFlags
+	files   profile.Sources            // what several of the files say of the same points
 	write   func(*profile.Point) error // nil in the first pass
 	err     error
 }
@@ -234,7 +236,29 @@ func (s *Sink) Point(where, on string, shape op.Shape, seconds ...float64) {
 	if s.write == nil || s.err != nil {
 		return
 	}
-	s.err = s.write(profile.Imported(on, shape, seconds))
+	p := profile.Imported(on, shape, seconds)
+	if len(s.report.Files) > 1 {
+		s.files.Observe(s.fileOf(where), p.Spot, stats.Median(seconds))
+	}
+	s.err = s.write(p)
+}
+
+// fileOf is the file that a place such as "file:line" is in.
+func (s *Sink) fileOf(where string) string {
+	for _, name := range s.report.Files {
+		if strings.HasPrefix(where, name+":") {
+			return name
+		}
+	}
+	return "" // no format names a place otherwise
+}
+
+// flagFiles reports files that contradict each other. Their points are all in the recording,
+// which does not tell them apart.
+func (s *Sink) flagFiles() {
+	for _, c := range s.files.Contradictions() {
+		s.report.Flags = append(s.report.Flags, c.String()+": laws of both describe neither; import what holds alone")
+	}
 }
 
 // ErrNothing says that no row of the sources could be used.
@@ -288,6 +312,7 @@ func pass(f Format, sources []Source, o Options, write func(*profile.Point) erro
 		return nil, err
 	}
 	s.flagRates()
+	s.flagFiles()
 	if s.further > 0 {
 		s.report.Flags = append(s.report.Flags, fmt.Sprintf("and %d more, which are not listed", s.further))
 	}

@@ -532,3 +532,31 @@ func TestImportPointerOfLFS(t *testing.T) {
 		}
 	}
 }
+
+// Files that disagree about the rows that they share are flagged by their names; repeats in
+// one file are its own, and of files that agree nothing is said.
+func TestFilesThatContradictAreFlagged(t *testing.T) {
+	table := func(factors ...float64) string {
+		text := "gpu,framework,version,dtype,m,n,k,latency_us\n"
+		for _, f := range factors {
+			for i := range 6 {
+				text += fmt.Sprintf("b200_sxm,trtllm,1.0,bf16,%d,4096,4096,%g\n", 256<<i, f*100*float64(i+1))
+			}
+		}
+		return text
+	}
+	for _, c := range []struct {
+		name  string
+		files []string
+		want  []string
+	}{
+		{"twice as long", []string{table(1), table(2)}, []string{"a.csv and a.csv.b contradict each other: in the second gemm on b200_sxm/trtllm-1.0 takes typically 2 times as long (6 points): laws of both describe neither; import what holds alone"}},
+		{"in one file", []string{table(1, 2), "gpu,framework,version,dtype,m,n,k,latency_us\nb200_sxm,trtllm,1.0,bf16,300,4096,4096,200\n"}, nil},
+		{"a fifth slower", []string{table(1), table(1.2)}, nil},
+	} {
+		m := mustImport(t, tableFormat(), Options{}, inMemory("a.csv", c.files[0]), inMemory("a.csv.b", c.files[1]))
+		if !slices.Equal(m.report.Flags, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, m.report.Flags, c.want)
+		}
+	}
+}
