@@ -176,16 +176,30 @@ func TestNCCLForced(t *testing.T) {
 	table := l.sample() + "# Avg bus bandwidth    : 184.033\n"
 	all := threePoints(op.KindAllReduce, h100of8, true)
 	for before, note := range map[string]string{
-		"$ NCCL_ALGO=Ring ./all_reduce_perf -g 8\n":                               "log:13: a line above the table says NCCL_ALGO=Ring",
-		"export NCCL_PROTO=Simple\n":                                              "log:13: a line above the table says NCCL_PROTO=Simple",
-		"$ mpirun -np 8 -x NCCL_ALGO=Tree \\\n ./all_reduce_perf\n":               "log:14: a line above the table says NCCL_ALGO=Tree",
-		"host0:100:100 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n":      "log:13: a line above the table says NCCL_ALGO set by environment to Ring",
-		"$ NCCL_P2P_DISABLE=1 ./all_reduce_perf -g 8\n":                           "log:13: a line above the table says NCCL_P2P_DISABLE=1",
-		"$ mpirun -x NCCL_IB_DISABLE=1 ./all_reduce_perf\n":                       "log:13: a line above the table says NCCL_IB_DISABLE=1",
-		"$ ./all_reduce_perf -g 8\n":                                              "",
+		"$ NCCL_ALGO=Ring ./all_reduce_perf -g 8\n":                                  "log:13: a line above the table says NCCL_ALGO=Ring",
+		"export NCCL_PROTO=Simple\n":                                                 "log:13: a line above the table says NCCL_PROTO=Simple",
+		"$ mpirun -np 8 -x NCCL_ALGO=Tree \\\n ./all_reduce_perf\n":                  "log:14: a line above the table says NCCL_ALGO=Tree",
+		"host0:100:100 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n":         "log:13: a line above the table says NCCL_ALGO set by environment to Ring",
+		"$ NCCL_P2P_DISABLE=1 ./all_reduce_perf -g 8\n":                              "log:13: a line above the table says NCCL_P2P_DISABLE=1",
+		"$ mpirun -x NCCL_IB_DISABLE=1 ./all_reduce_perf\n":                          "log:13: a line above the table says NCCL_IB_DISABLE=1",
+		"$ mpirun -x NCCL_NVLS_ENABLE=0 ./all_reduce_perf\n":                         "log:13: a line above the table says NCCL_NVLS_ENABLE=0",
+		"host0:100:100 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n":    "log:13: a line above the table says NCCL_NVLS_ENABLE set by environment to 0",
+		"host1:100:100 [0] NCCL INFO NCCL_CUMEM_ENABLE set by environment to 0.\n":   "log:13: a line above the table says NCCL_CUMEM_ENABLE set by environment to 0",
+		"host2:100:100 [0] NCCL INFO NCCL_MAX_CTAS set by environment to 4.\n":       "log:13: a line above the table says NCCL_MAX_CTAS set by environment to 4",
+		"host3:100:100 [0] NCCL INFO NCCL_NET_GDR_LEVEL set by environment to PIX\n": "log:13: a line above the table says NCCL_NET_GDR_LEVEL set by environment to PIX",
+		"export NCCL_MIN_CTAS=32\n":                                                  "log:13: a line above the table says NCCL_MIN_CTAS=32",
+		"export NCCL_MIN_NCHANNELS=16 NCCL_MAX_NCHANNELS=16\n":                       "log:13: a line above the table says NCCL_MIN_NCHANNELS=16, NCCL_MAX_NCHANNELS=16",
+		"export NCCL_NET_GDR_READ=1\n":                                               "log:13: a line above the table says NCCL_NET_GDR_READ=1",
+		"export NCCL_IB_GDR_LEVEL=3\n":                                               "log:13: a line above the table says NCCL_IB_GDR_LEVEL=3",
+		"$ NCCL_ALGO=Ring NCCL_NVLS_ENABLE=0 ./all_reduce_perf -g 8\n" +
+			"host0:100:100 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n": "log:14: a line above the table says NCCL_ALGO=Ring, NCCL_NVLS_ENABLE=0",
+		"$ NCCL_NVLS_ENABLE=2 NCCL_CUMEM_ENABLE=-2 ./all_reduce_perf\n":                    "",
+		"$ NCCL_MAX_CTAS=0 NCCL_MIN_NCHANNELS= NCCL_NVLS_NCHANNELS=16 ./all_reduce_perf\n": "",
+		"$ ./all_reduce_perf -g 8\n": "",
 		"$ mpirun -x NCCL_IB_DISABLE=0 -x NCCL_P2P_DISABLE=0 ./all_reduce_perf\n": "",
 		"$ mpirun -x NCCL_ALGO= ./all_reduce_perf\n":                              "",
 		table + "export NCCL_ALGO=Tree\n$ ./all_reduce_perf -g 8\n":               "log:31: a line above the table says NCCL_ALGO=Tree",
+		table + "export NCCL_MAX_CTAS=8\n$ ./all_reduce_perf -g 8\n":              "log:31: a line above the table says NCCL_MAX_CTAS=8",
 	} {
 		t.Run(before[:20], func(t *testing.T) {
 			c := ncclCase{log: before + table, points: all}

@@ -212,7 +212,7 @@ func (s *Sink) ncclUnusable(where string, t *ncclTable, e *ncclEvidence, k ncclK
 		{t.graphed, "operations were launched as a CUDA graph"},
 		{t.blocking, "every operation was waited for, a barrier included (-z 1)"},
 		{t.unaligned, "buffers were not aligned"},
-		{t.forced != "", "a line above the table says " + t.forced + ": the times are of that setting"},
+		{len(t.forced) > 0, "a line above the table says " + strings.Join(t.forced, ", ") + ": the times are of that setting"},
 		{t.tuned, "the algorithm or protocol was forced for some rows"},
 		{t.ranks.lastGroup > 0, fmt.Sprintf("%d groups were busy at the same time", t.ranks.lastGroup+1)},
 	} {

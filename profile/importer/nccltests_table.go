@@ -28,7 +28,7 @@ type ncclTable struct {
 	threads, gpus       int   // of one process; a GPU counts once for each of its ranks
 	maxBytes            int64 // largest size asked for
 	aggregated, graphed bool
-	forced              string // what a line above sets of algorithm, protocol or transport
+	forced              []string // what lines above set of algorithm, protocol, transport or channels
 	blocking, sideWork  bool
 	unaligned           bool
 

@@ -17,9 +17,9 @@ type ncclText struct {
 	name  string
 	lines logLines
 	table *ncclTable
-	heard string // a collective on a command line amid the last table's rows
-	force string // what such a line sets of algorithm, protocol or transport
-	found bool   // a table was handed out
+	heard string   // a collective on a command line amid the last table's rows
+	force []string // what such lines set of algorithm, protocol, transport or channels
+	found bool     // a table was handed out
 	// What to say if there is no table: of column names behind something else, of
 	// a test that failed before it measured anything.
 	stray, failed string
@@ -46,14 +46,38 @@ var (
 	ncclElision     = regexp.MustCompile(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`)
 	// column names after something else, with or without the sign of a comment
 	ncclStrayColumns = regexp.MustCompile(`#?\s*\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw`)
-	ncclForced       = regexp.MustCompile(`\bNCCL_(?:(?:ALGO|PROTO)(?:=| set by environment to )\^?[A-Za-z]\w{0,15}|(?:P2P|SHM|IB)_DISABLE(?:=| set by environment to )1\b)`)
-	ncclStamp        = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
+	// settings that take a choice from the library; one that asks for its own, as
+	// NVLS_ENABLE=2 does, is none
+	ncclForced = regexp.MustCompile(`\bNCCL_(?:(?:ALGO|PROTO)` + ncclSet + `\^?[A-Za-z]\w{0,15}|(?:P2P|SHM|IB)_DISABLE` + ncclSet + `1\b|(?:NVLS_ENABLE|CUMEM_ENABLE|NET_GDR_READ)` + ncclSet + `[01]\b|(?:MIN|MAX)_(?:NCHANNELS|CTAS)` + ncclSet + `[1-9]\d{0,3}\b|(?:NET|IB)_GDR_LEVEL` + ncclSet + `(?:[A-Z]{3}|\d)\b)`)
+	ncclStamp  = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
 )
+
+// ncclSet stands between a setting and its value, in a command and in what the library says.
+const (
+	ncclSet  = `(?:=|` + ncclSays + `)`
+	ncclSays = ` set by environment to `
+)
+
+// mostForced is more than the settings that there are: every rank of a job may tell them, and
+// an odd log any number of values.
+const mostForced = 20
+
+// forcing adds the settings of a line that are new. The library repeats those of the command.
+func forcing(have []string, text string) []string {
+	command := func(setting string) string { return strings.Replace(setting, ncclSays, "=", 1) }
+	for _, setting := range ncclForced.FindAllString(text, mostForced) {
+		told := slices.ContainsFunc(have, func(h string) bool { return command(h) == command(setting) })
+		if !told && len(have) < mostForced {
+			have = append(have, setting)
+		}
+	}
+	return have
+}
 
 // next implements ncclReader.
 func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
 	r.table = &ncclTable{command: r.heard, forced: r.force}
-	r.heard, r.force = "", ""
+	r.heard, r.force = "", nil
 	for {
 		text, err := r.lines.next()
 		if errors.Is(err, io.EOF) {
@@ -198,11 +222,11 @@ func (r *ncclText) mentions(text string) bool {
 		t.runtime(strings.ToLower(m[1]), m[2])
 		return !strings.Contains(text, "NCCL INFO")
 	}
-	c, forced := knownCommand(text), ncclForced.FindString(text)
+	c := knownCommand(text)
 	if t.rows > 0 {
-		r.heard, r.force = cmp.Or(c, r.heard), cmp.Or(r.force, forced)
+		r.heard, r.force = cmp.Or(c, r.heard), forcing(r.force, text)
 	} else {
-		t.command, t.forced = cmp.Or(c, t.command), cmp.Or(t.forced, forced)
+		t.command, t.forced = cmp.Or(c, t.command), forcing(t.forced, text)
 	}
 	return c != ""
 }
