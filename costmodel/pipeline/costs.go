@@ -18,10 +18,11 @@ type Costs struct {
 
 	ranks    []costmodel.Rank
 	from     source
-	finishes map[finishKey]units.Seconds
+	finishes map[finishKey]Finish
 	passes   map[passKey]Work
 	held     map[passKey]costmodel.ChunkBytes
 	sends    map[sendKey]units.Seconds
+	tied     map[pairKey]units.Seconds
 	likes    map[string]int // number of the ranks that are like one another, by what makes them so
 	known    map[string]int // the same by their ranks
 	scratch  []byte
@@ -38,7 +39,10 @@ type source interface {
 	send(from, to []int, tokens units.Tokens) (units.Seconds, error)
 	// finish is what ranks take behind their last pass, to update their layers' parameters and
 	// those of the embeddings, where first, and of the output projection, where last.
-	finish(ranks []int, layers int, first, last bool) (units.Seconds, error)
+	finish(ranks []int, layers int, first, last bool) (Finish, error)
+	// tied is what adding up the gradients of embeddings that are the output projection takes
+	// between the ranks of the first stage and those of the last one, 0 where they are not.
+	tied(first, last []int) (units.Seconds, error)
 	// held is what the rank that has least room among some holds of a chunk.
 	held(ranks []int, x costmodel.Chunk) costmodel.ChunkBytes
 	// states is what a rank holds of its layers.
@@ -65,6 +69,18 @@ type source interface {
 // in the backward pass, and the backward pass; and the loss of the chunk on the last stage.
 type Work struct{ Forward, Again, Backward, Loss units.Seconds }
 
+// Finish is what a stage takes behind its last pass.
+type Finish struct {
+	// Gradients are the exchanges of gradients among the stage's ranks that are left to the end,
+	// and what has no layer to hide behind.
+	Gradients units.Seconds
+	// Parameters are the optimizer, and the exchange of what it updated.
+	Parameters units.Seconds
+}
+
+// Total is all of it.
+func (f Finish) Total() units.Seconds { return f.Gradients + f.Parameters }
+
 // passKey is a chunk on ranks like some: a hash would make two chunks one.
 type passKey struct {
 	like           int
@@ -73,11 +89,16 @@ type passKey struct {
 	whole          string // lengths
 }
 
-type sendKey struct {
+// pairKey is what some ranks take to send to others.
+type pairKey struct {
 	from, to int
 	ends     [2]int // places among these
 	near     bool   // of the ends: in one node
-	tokens   units.Tokens
+}
+
+type sendKey struct {
+	pairKey
+	tokens units.Tokens
 }
 
 type finishKey struct {
@@ -97,8 +118,8 @@ func newCosts(lengths []units.Tokens, layers int, ranks []costmodel.Rank, from s
 		}
 	}
 	return &Costs{
-		Lengths: lengths, Layers: layers, ranks: ranks, from: from, finishes: map[finishKey]units.Seconds{},
-		passes: map[passKey]Work{}, held: map[passKey]costmodel.ChunkBytes{}, sends: map[sendKey]units.Seconds{},
+		Lengths: lengths, Layers: layers, ranks: ranks, from: from, finishes: map[finishKey]Finish{},
+		passes: map[passKey]Work{}, held: map[passKey]costmodel.ChunkBytes{}, sends: map[sendKey]units.Seconds{}, tied: map[pairKey]units.Seconds{},
 		likes: map[string]int{}, known: map[string]int{},
 	}, nil
 }
@@ -212,8 +233,7 @@ func (c *Costs) Passes(p *Plan, s, k int) (forward, backward units.Seconds) {
 // Send is the seconds that the activations of so many tokens, or their gradients, take from
 // one stage to the next.
 func (c *Costs) Send(from, to []int, tokens units.Tokens) units.Seconds {
-	at, near := ends(from, to, func(rank int) int { return c.ranks[rank].Node })
-	k := sendKey{c.Like(from), c.Like(to), at, near, tokens}
+	k := sendKey{c.pair(from, to), tokens}
 	if t, ok := c.sends[k]; ok {
 		return t
 	}
@@ -226,8 +246,35 @@ func (c *Costs) Send(from, to []int, tokens units.Tokens) units.Seconds {
 	return t
 }
 
-// Finish is the seconds that stage s takes behind its last pass.
-func (c *Costs) Finish(p *Plan, s int) units.Seconds {
+func (c *Costs) pair(from, to []int) pairKey {
+	at, near := ends(from, to, func(rank int) int { return c.ranks[rank].Node })
+	return pairKey{c.Like(from), c.Like(to), at, near}
+}
+
+// Tied is the seconds that the first stage and the last one of a plan take to add up the
+// gradients of embeddings that are the output projection, too, of which each has its own; 0 of a
+// single stage, and of other models. Both have gone through all chunks by then, and each has
+// added up its gradients among its ranks.
+func (c *Costs) Tied(p *Plan) units.Seconds {
+	last := len(p.Stages) - 1
+	if last < 1 {
+		return 0
+	}
+	k := c.pair(p.Stages[0].Ranks, p.Stages[last].Ranks)
+	if t, ok := c.tied[k]; ok {
+		return t
+	}
+	t, err := c.from.tied(p.Stages[0].Ranks, p.Stages[last].Ranks)
+	if err != nil {
+		c.err = first(c.err, err)
+		t = forever
+	}
+	c.tied[k] = t
+	return t
+}
+
+// Finish is what stage s takes behind its last pass, but for Tied.
+func (c *Costs) Finish(p *Plan, s int) Finish {
 	x := &p.Stages[s]
 	k := finishKey{c.Like(x.Ranks), x.Layers, s == 0, s == len(p.Stages)-1}
 	if t, ok := c.finishes[k]; ok {
@@ -236,7 +283,7 @@ func (c *Costs) Finish(p *Plan, s int) units.Seconds {
 	t, err := c.from.finish(x.Ranks, k.layers, k.first, k.last)
 	if err != nil {
 		c.err = first(c.err, err)
-		t = forever
+		t = Finish{Gradients: forever}
 	}
 	c.finishes[k] = t
 	return t

@@ -27,7 +27,8 @@ type laws struct {
 // FromLaws prices a batch by the laws of a predictor, for the cluster and model of a job. It
 // ignores the job's SeqLen, Recompute and Accumulate. The job's ZeRO stage is of the ranks of
 // a stage; embeddings and output projection are whole on each rank that has them, with the
-// optimizer's state sharded.
+// optimizer's state sharded. Embeddings that are the output projection, too, are on both ends of a
+// pipeline, which add up their gradients (see Costs.Tied).
 //
 // Errors: an invalid job, a device that the profile lacks, a length below one token or beyond
 // the model's longest. What laws are missing shows when they are asked for: see Costs.Missing.
@@ -155,12 +156,19 @@ func (l *laws) open(took, layer, moving units.Seconds) units.Seconds {
 func (l *laws) send(from, to []int, tokens units.Tokens) (units.Seconds, error) {
 	fewest := units.Tokens(min(len(from), len(to)))
 	bytes := float64((tokens+fewest-1)/fewest) * float64(l.job.Model.Hidden) * float64(l.job.DType.Size())
+	a, b, crowd := l.busiest(from, to)
+	return l.layers.Send(a, b, units.BytesOf(math.Ceil(bytes*crowd)))
+}
+
+// busiest are the ends of what some ranks send to others, of which the link decides, and how
+// many such pairs share a network card there.
+func (l *laws) busiest(from, to []int) (a, b int, crowd float64) {
 	at, near := ends(from, to, func(rank int) int { return l.ranks[rank].Node })
-	a, b := from[at[0]], to[at[1]]
-	if !near {
-		bytes *= max(l.crowding(a), l.crowding(b))
+	a, b = from[at[0]], to[at[1]]
+	if near {
+		return a, b, 1
 	}
-	return l.layers.Send(a, b, units.BytesOf(math.Ceil(bytes)))
+	return a, b, max(l.crowding(a), l.crowding(b))
 }
 
 // crowding is how many ranks of a rank's node share a network card.
@@ -175,13 +183,15 @@ func (l *laws) crowding(rank int) float64 {
 // finish is the exchanges that are left to the end of the step, behind nothing, or have nothing
 // to hide behind: the first layer that is gathered, the last that is reduced; and the optimizer
 // on a rank's share of the parameters.
-func (l *laws) finish(ranks []int, layers int, first, last bool) (units.Seconds, error) {
+func (l *laws) finish(ranks []int, layers int, first, last bool) (Finish, error) {
 	m, e := l.job.Model, l.job.DType.Size()
 	n := int64(len(ranks))
 	tables := int64(m.StageTables(first, last)) * m.TableParams()
-	var total units.Seconds
+	var out Finish
 	var missing error
-	add := func(t units.Seconds, err error) { total, missing = total+t, cmp.Or(missing, err) }
+	add := func(part *units.Seconds, times units.Seconds, t units.Seconds, err error) {
+		*part, missing = *part+times*t, cmp.Or(missing, err)
+	}
 	if n > 1 {
 		for _, x := range l.job.Exchanges() {
 			times := units.Seconds(layers)
@@ -191,13 +201,18 @@ func (l *laws) finish(ranks []int, layers int, first, last bool) (units.Seconds,
 				}
 				times = 1
 			}
+			part := &out.Gradients
+			if x.When == costmodel.AtTheEnd {
+				part = &out.Parameters
+			}
 			t, err := l.layers.Exchange(x.Kind, ranks)
-			add(times*t, err)
+			add(part, times, t, err)
 		}
 		if tables > 0 {
-			for _, kind := range []op.Kind{op.KindReduceScatter, op.KindAllGather} {
-				add(l.layers.ExchangeOf(kind, ranks, units.Bytes(tables)*e))
-			}
+			t, err := l.layers.ExchangeOf(op.KindReduceScatter, ranks, units.Bytes(tables)*e)
+			add(&out.Gradients, 1, t, err)
+			t, err = l.layers.ExchangeOf(op.KindAllGather, ranks, units.Bytes(tables)*e)
+			add(&out.Parameters, 1, t, err)
 		}
 	}
 	params := int64(layers) * m.LayerParams()
@@ -211,7 +226,22 @@ func (l *laws) finish(ranks []int, layers int, first, last bool) (units.Seconds,
 		t, err := l.layers.Update(device, params)
 		slowest, missing = max(slowest, t), cmp.Or(missing, err)
 	}
-	return total + slowest, missing
+	out.Parameters += slowest
+	return out, missing
+}
+
+// tied is an all-reduce between each rank of the first stage and the one of the last that updates
+// the same part of the table, as in Megatron-LM, but of that part alone: no other of the gradient
+// that a rank has is added up over its stage. The fewer ranks of the two have the larger parts.
+func (l *laws) tied(first, last []int) (units.Seconds, error) {
+	if !l.job.Model.TiedEmbeddings {
+		return 0, nil
+	}
+	fewest := int64(min(len(first), len(last)))
+	part := (l.job.Model.TableParams() + fewest - 1) / fewest
+	a, b, crowd := l.busiest(first, last)
+	bytes := float64(part) * float64(l.job.DType.Size()) * crowd
+	return l.layers.ExchangeOf(op.KindAllReduce, []int{a, b}, units.BytesOf(math.Ceil(bytes)))
 }
 
 // devices are the device types of ranks.

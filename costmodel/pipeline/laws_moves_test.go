@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -24,14 +25,14 @@ func TestWhatZeroMovesWhen(t *testing.T) {
 			}
 			bare := w.alone(w.of(node, devices, 0), x)
 			gather, scatter := w.exchanged(op.KindAllGather, ranks, 0), w.exchanged(op.KindReduceScatter, ranks, 0)
-			forward, backward, finish := units.Seconds(0), units.Seconds(0), units.Seconds(0)
+			forward, backward, finish := units.Seconds(0), units.Seconds(0), Finish{}
 			switch zero {
 			case costmodel.Zero0:
-				finish = 3 * w.exchanged(op.KindAllReduce, ranks, 0)
+				finish.Gradients = 3 * w.exchanged(op.KindAllReduce, ranks, 0)
 			case costmodel.Zero1:
-				finish = 3 * (gather + scatter)
+				finish = Finish{3 * scatter, 3 * gather}
 			case costmodel.Zero2:
-				backward, finish = scatter, 3*gather
+				backward, finish.Parameters = scatter, 3*gather
 			default:
 				forward, backward = gather, gather+scatter
 			}
@@ -46,11 +47,13 @@ func TestWhatZeroMovesWhen(t *testing.T) {
 				if zero == costmodel.Zero0 {
 					params *= n // each rank's own
 				}
-				want := finish + w.updated("h100_sxm", (params+table+n-1)/n)
+				want := finish
+				want.Parameters += w.updated("h100_sxm", (params+table+n-1)/n)
 				if tables > 0 && n > 1 {
-					want += w.exchanged(op.KindReduceScatter, ranks, units.Bytes(2*table)) + w.exchanged(op.KindAllGather, ranks, units.Bytes(2*table))
+					want.Gradients += w.exchanged(op.KindReduceScatter, ranks, units.Bytes(2*table))
+					want.Parameters += w.exchanged(op.KindAllGather, ranks, units.Bytes(2*table))
 				}
-				if got := c.Finish(p, s); !near(got, want) || want <= 0 {
+				if got := c.Finish(p, s); !near(got.Gradients, want.Gradients) || !near(got.Parameters, want.Parameters) || want.Parameters <= 0 {
 					t.Errorf("%s, stage %d of 3 on %v: %v behind the last pass, want %v", zero, s, ranks, got, want)
 				}
 			}
@@ -67,8 +70,51 @@ func TestTheFirstLayerIsGatheredAndTheLastReducedBehindNothing(t *testing.T) {
 	gather, scatter := w.exchanged(op.KindAllGather, ranks, 0), w.exchanged(op.KindReduceScatter, ranks, 0)
 	bare := w.costs(20000).Finish(p, 0)
 	w.job.OverlapZero = true
-	if got, want := w.costs(20000).Finish(p, 0), bare+2*gather+scatter; !near(got, want) || gather <= 0 {
-		t.Errorf("%v behind the last pass, want %v", got, want)
+	if got, want := w.costs(20000).Finish(p, 0), bare.Gradients+2*gather+scatter; !near(got.Gradients, want) || got.Parameters != bare.Parameters || gather <= 0 {
+		t.Errorf("%v behind the last pass, want %v before the parameters", got, want)
+	}
+}
+
+// A table of embeddings that is the output projection, too, has gradients on both ends of a
+// pipeline: each rank adds up its part, at two bytes each, with a rank of the other end.
+func TestTiedEmbeddingsAreAddedUpBetweenBothEnds(t *testing.T) {
+	w := onGPUs(t, "2x8 h100_sxm")
+	for i := range w.job.Cluster.Nodes {
+		w.job.Cluster.Nodes[i].NICs = 4
+	}
+	stages := func(ranks ...[]int) *Plan {
+		p := &Plan{}
+		for _, of := range ranks {
+			p.Stages = append(p.Stages, Stage{Ranks: of, Layers: 1})
+		}
+		return p
+	}
+	table := float64(w.job.Model.TableParams())
+	for _, x := range []struct {
+		plan  *Plan
+		ends  [2]int
+		parts float64
+		crowd float64
+	}{
+		{stages([]int{0}, []int{8}), [2]int{0, 8}, 1, 2},
+		{stages([]int{0}, []int{1}), [2]int{0, 1}, 1, 1},
+		{stages(upTo(0, 8), upTo(8, 16)), [2]int{0, 8}, 8, 2},
+		{stages(upTo(0, 4), []int{8}, upTo(4, 8)), [2]int{0, 4}, 4, 1},
+		{stages(upTo(0, 8), upTo(8, 12), upTo(12, 14)), [2]int{0, 12}, 2, 2},
+		{stages(upTo(2, 6), upTo(6, 10)), [2]int{4, 8}, 4, 2}, // from one end of a node to the next
+	} {
+		w.job.Model.TiedEmbeddings = false
+		if got := w.costs(1000).Tied(x.plan); got != 0 {
+			t.Errorf("%v: %v of tables that are not tied", x.plan.Stages, got)
+		}
+		w.job.Model.TiedEmbeddings = true
+		want := w.exchanged(op.KindAllReduce, x.ends[:], units.BytesOf(2*x.crowd*math.Ceil(table/x.parts)))
+		if got := w.costs(1000).Tied(x.plan); !near(got, want) || want <= 0 {
+			t.Errorf("%v: %v to add up a table, want %v", x.plan.Stages, got, want)
+		}
+	}
+	if got := w.costs(1000).Tied(stages(upTo(0, 16))); got != 0 {
+		t.Errorf("a single stage has %v to add up with another", got)
 	}
 }
 

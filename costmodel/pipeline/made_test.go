@@ -21,7 +21,7 @@ type made struct {
 	rate  units.Seconds         // of all times; 0 is 1
 	slow  map[int]units.Seconds // by the first rank of a stage: what its passes take times that
 	asked map[string]int        // how often each price was asked for
-	lacks string                // what has no price: work, send, finish or floor
+	lacks string                // what has no price: work, send, finish, tied or floor
 	room  units.Bytes
 }
 
@@ -67,8 +67,14 @@ func (m *made) send(from, to []int, tokens units.Tokens) (units.Seconds, error) 
 	return m.seconds(fmt.Sprint("send", m.like(from), m.like(to), tokens)), m.lacking("send")
 }
 
-func (m *made) finish(ranks []int, layers int, first, last bool) (units.Seconds, error) {
-	return m.seconds(fmt.Sprint("finish", m.like(ranks), layers, first, last)), m.lacking("finish")
+func (m *made) finish(ranks []int, layers int, first, last bool) (Finish, error) {
+	key := fmt.Sprint("finish", m.like(ranks), layers, first, last)
+	return Finish{m.seconds("gradients" + key), m.seconds("parameters" + key)}, m.lacking("finish")
+}
+
+// tied is 0 of half of all models.
+func (m *made) tied(first, last []int) (units.Seconds, error) {
+	return units.Seconds(m.salt%2) * m.seconds(fmt.Sprint("tied", m.like(first), m.like(last))), m.lacking("tied")
 }
 
 func (m *made) held(ranks []int, x costmodel.Chunk) costmodel.ChunkBytes {

@@ -94,7 +94,9 @@ func (m published) work(ranks []int, x costmodel.Chunk) (Work, error) {
 
 func (published) send([]int, []int, units.Tokens) (units.Seconds, error) { return 0, nil }
 
-func (published) finish([]int, int, bool, bool) (units.Seconds, error) { return 0, nil }
+func (published) finish([]int, int, bool, bool) (Finish, error) { return Finish{}, nil }
+
+func (published) tied(first, last []int) (units.Seconds, error) { return 0, nil }
 
 func (m published) held(ranks []int, x costmodel.Chunk) costmodel.ChunkBytes {
 	tokens, d := float64(x.Tokens()), float64(len(ranks))

@@ -62,7 +62,7 @@ func TestPublishedByHand(t *testing.T) {
 		if got := c.States(p, s); got != 16*13e9/32 {
 			t.Errorf("states of %d bytes", int64(got))
 		}
-		if c.Finish(p, s) != 0 || c.Send(ranks, []int{16}, 1000) != 0 || c.Capacity(ranks) != 72e9 || c.Fits([]int{0, 1, 2}) != nil || c.Warnings() != nil {
+		if c.Finish(p, s) != (Finish{}) || c.Tied(p) != 0 || c.Send(ranks, []int{16}, 1000) != 0 || c.Capacity(ranks) != 72e9 || c.Fits([]int{0, 1, 2}) != nil || c.Warnings() != nil {
 			t.Error("something is not published")
 		}
 	}

@@ -73,7 +73,7 @@ type replayKey struct {
 // passesTake predicts all passes, and what is sent.
 func (r *replaying) passesTake() error {
 	layer := 0
-	r.run.finish = make([]units.Seconds, len(r.plan.Stages))
+	r.run.finish = make([]Finish, len(r.plan.Stages))
 	for s, x := range r.plan.Stages {
 		if err := r.c.Fits(x.Ranks); err != nil {
 			return fmt.Errorf("stages[%d]: %w", s, err)

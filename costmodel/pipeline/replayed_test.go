@@ -235,7 +235,9 @@ func (b bare) work(ranks []int, x costmodel.Chunk) (Work, error) {
 	return w, err
 }
 
-func (bare) finish([]int, int, bool, bool) (units.Seconds, error) { return 0, nil }
+func (bare) finish([]int, int, bool, bool) (Finish, error) { return Finish{}, nil }
+
+func (bare) tied(first, last []int) (units.Seconds, error) { return 0, nil }
 
 // On stages of equal ranks with equal shares a replay takes what the plan's simulation says,
 // but for loss and finish, where every chunk is one call of attention, or two.

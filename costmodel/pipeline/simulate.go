@@ -10,7 +10,8 @@ import (
 // computes its passes in their order, each as soon as what it needs is there: forward the
 // chunk's from the stage before, backward its gradients from the stage behind. Sending takes
 // time in which both stages may compute something else. When a stage is done with its passes
-// it updates its parameters.
+// it adds up its gradients among its ranks and updates its parameters; in between the first and
+// the last one, once both are there, add up those of a table that both have.
 //
 // Errors: a plan that is none; stages whose orders wait for each other; a missing law.
 func (c *Costs) Simulate(p *Plan) error {
@@ -31,12 +32,13 @@ func (c *Costs) Run(p *Plan) error {
 type run struct {
 	forward, backward [][]units.Seconds
 	send              [][]units.Seconds // to the stage behind, or back from it
-	finish            []units.Seconds
+	finish            []Finish
+	tied              units.Seconds
 }
 
 // prices asks for what a plan's passes take.
 func (c *Costs) prices(p *Plan) *run {
-	r := &run{finish: make([]units.Seconds, len(p.Stages))}
+	r := &run{finish: make([]Finish, len(p.Stages)), tied: c.Tied(p)}
 	for s := range p.Stages {
 		forward, backward := make([]units.Seconds, len(p.Chunks)), make([]units.Seconds, len(p.Chunks))
 		for k := range p.Chunks {
@@ -114,7 +116,14 @@ func (r *run) run(c *Costs, p *Plan) error {
 	}
 	p.Time = 0
 	for s := range p.Stages {
-		p.Time = max(p.Time, free[s]+r.finish[s])
+		free[s] += r.finish[s].Gradients
+	}
+	if r.tied > 0 {
+		both := max(free[0], free[last]) + r.tied
+		free[0], free[last] = both, both
+	}
+	for s := range p.Stages {
+		p.Time = max(p.Time, free[s]+r.finish[s].Parameters)
 	}
 	if c.err != nil && !(p.Time < forever) {
 		return c.err

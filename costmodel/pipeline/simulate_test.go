@@ -56,8 +56,17 @@ func slowly(c *Costs, p *Plan) (ops [][]Op, time units.Seconds) {
 			}
 		}
 	}
+	// A table that the first stage and the last one both have is added up when all they have to add
+	// up among themselves is, and before either updates anything.
+	added := func(s int) units.Seconds { return ops[s][len(ops[s])-1].End + c.Finish(p, s).Gradients }
 	for s := range ops {
-		time = max(time, ops[s][len(ops[s])-1].End+c.Finish(p, s))
+		from := added(s)
+		if s == 0 || s == len(ops)-1 {
+			if tied := c.Tied(p); tied > 0 {
+				from = max(added(0), added(len(ops)-1)) + tied
+			}
+		}
+		time = max(time, from+c.Finish(p, s).Parameters)
 	}
 	return ops, time
 }
@@ -296,7 +305,7 @@ func TestStagesThatWaitForEachOther(t *testing.T) {
 
 // What has no price takes forever, and is named.
 func TestSimulateNamesWhatIsMissing(t *testing.T) {
-	for _, what := range []string{"work", "send", "finish"} {
+	for _, what := range []string{"work", "send", "finish", "tied"} {
 		c := costsOf(t, []units.Tokens{10, 20}, 2, 2, &made{lacks: what})
 		if c.Missing() != nil {
 			t.Errorf("%s: %v is missing before anyone asks", what, c.Missing())

@@ -22,18 +22,26 @@ func Bound(p *Problem) units.Seconds {
 }
 
 // ofFixedStages is how long the fixed stage that has most to do takes at least: all chunks in its
-// layers, the last stage's loss, and what is done behind the last pass, which is known then. It
-// is 0 where there is none, or are no prices.
+// layers, the last stage's loss, and what is done behind the last pass, which is known then: the
+// first stage and the last one wait for each other where they have a table to add up. It is 0
+// where there is none, or are no prices.
 func ofFixedStages(p *Problem) units.Seconds {
-	most := units.Seconds(0)
-	plan := &pipeline.Plan{Stages: p.Fixed}
+	plan, last := &pipeline.Plan{Stages: p.Fixed}, len(p.Fixed)-1
+	added := make([]units.Seconds, len(p.Fixed)) // when a stage's gradients are, among its ranks
 	for s, x := range p.Fixed {
 		layer, loss := p.FloorOn(x.Ranks)
-		took := units.Seconds(x.Layers)*layer + p.Finish(plan, s)
-		if s == len(p.Fixed)-1 {
-			took += loss
+		added[s] = units.Seconds(x.Layers)*layer + p.Finish(plan, s).Gradients
+		if s == last {
+			added[s] += loss
 		}
-		most = max(most, took)
+	}
+	if tied := p.Tied(plan); tied > 0 {
+		both := max(added[0], added[last]) + tied
+		added[0], added[last] = both, both
+	}
+	most := units.Seconds(0)
+	for s, at := range added {
+		most = max(most, at+p.Finish(plan, s).Parameters)
 	}
 	if most < forever {
 		return most

@@ -75,6 +75,7 @@ func TestNoPlanIsBelowTheBound(t *testing.T) {
 		for links := range 2 {
 			profile, job := reference.Job(t, few, of.cluster, 1024)
 			job.OverlapZero = true
+			job.Model.TiedEmbeddings = links == 1
 			if links == 1 { // the first node's devices are connected by the network
 				job.Cluster.Nodes[0].Link = job.Cluster.Network
 				if job.Cluster.Network == "" {

@@ -14,7 +14,8 @@ import (
 // once and backward once, what later slices need before them and backward the other way
 // round, one pass at a time; a pass begins when what it needs of the next stage is there;
 // passes take what the prices say, and the plan as long as its last stage, which then
-// updates its parameters. It shares no code with any strategy or with the simulator.
+// adds up its gradients, those of a table that the first stage and the last one have with the
+// other, and updates its parameters. It shares no code with any strategy or with the simulator.
 func Check(c *pipeline.Costs, plan *pipeline.Plan) []error {
 	b := batch{c.Lengths, c.Layers, c.Devices()}
 	found := b.rules(plan)
@@ -23,7 +24,7 @@ func Check(c *pipeline.Costs, plan *pipeline.Plan) []error {
 	}
 	found = b.times(plan)
 	off := roundingOff * float64(plan.Time)
-	passes, over := b.passes(plan), 0.0
+	passes, added := b.passes(plan), make([]float64, len(plan.Stages)) // when a stage's gradients are
 	for s := range plan.Stages {
 		ended := 0.0
 		for _, o := range plan.Orders[s] {
@@ -49,7 +50,14 @@ func Check(c *pipeline.Costs, plan *pipeline.Plan) []error {
 				found = violation(found, "orders[%d]: chunk %d begins at %v: what it needs of stage %d is there at %v", s, o.Chunk, o.Start, from, there)
 			}
 		}
-		over = max(over, ended+float64(c.Finish(plan, s)))
+		added[s] = ended + float64(c.Finish(plan, s).Gradients)
+	}
+	both, over := max(added[0], added[len(added)-1])+float64(c.Tied(plan)), 0.0
+	for s, at := range added {
+		if c.Tied(plan) > 0 && (s == 0 || s == len(added)-1) {
+			at = both
+		}
+		over = max(over, at+float64(c.Finish(plan, s).Parameters))
 	}
 	if math.Abs(over-float64(plan.Time)) > off {
 		found = violation(found, "step_s: %v: the last stage has updated its parameters at %v", plan.Time, units.Seconds(over))

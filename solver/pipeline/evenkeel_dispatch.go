@@ -43,8 +43,9 @@ func (d *draft) clone() *draft {
 // room for all its chunks beside those that are under way, so that none is ever stuck.
 type dispatcher struct {
 	p      *Problem
-	finish []float64 // by stage, as the next
+	finish []pipeline.Finish // by stage, as the next
 	room   []float64
+	tied   float64
 	stages []stageState
 	ops    [][]pipeline.Op
 }
@@ -83,9 +84,9 @@ func (p *Problem) priced(stages []pipeline.Stage, c pipeline.Chunk) *item {
 // settle is what follows from the stages' numbers of layers.
 func (x *dispatcher) settle(d *draft) {
 	plan := &pipeline.Plan{Stages: d.stages}
-	x.finish, x.room = x.finish[:0], x.room[:0]
+	x.finish, x.room, x.tied = x.finish[:0], x.room[:0], float64(x.p.Tied(plan))
 	for s := range d.stages {
-		x.finish = append(x.finish, float64(x.p.Finish(plan, s)))
+		x.finish = append(x.finish, x.p.Finish(plan, s))
 		room := float64(x.p.Capacity(d.stages[s].Ranks))
 		if room == 0 {
 			room = noLimit
@@ -165,8 +166,14 @@ func (x *dispatcher) run(d *draft, keep bool) float64 {
 		}
 		end = max(end, x.step(d, at, begin, back, keep))
 	}
+	added := func(s int) float64 { return x.stages[s].free + float64(x.finish[s].Gradients) }
+	both := max(added(0), added(n-1)) + x.tied
 	for s := range n {
-		end = max(end, x.stages[s].free+x.finish[s])
+		at := added(s)
+		if x.tied > 0 && (s == 0 || s == n-1) {
+			at = both
+		}
+		end = max(end, at+float64(x.finish[s].Parameters))
 	}
 	return end
 }

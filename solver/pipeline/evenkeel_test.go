@@ -60,7 +60,9 @@ func randomProblem(t testing.TB, r *rand.Rand) (*Problem, string) {
 	clusters := []string{"1x4 h100_sxm", "1x4 h100_sxm + 1x4 a100_sxm", "2x2 a100_sxm", "1x2 h100_sxm + 1x4 rtx_pro_6000_server + 1x2 a100_sxm", "1x(2 h100_sxm + 2 a100_sxm)"}
 	cluster := clusters[r.IntN(len(clusters))]
 	zero := []costmodel.ZeRO{costmodel.Zero0, costmodel.Zero1, costmodel.Zero2, costmodel.Zero3}[r.IntN(4)]
-	return lawful(t, eightLayers(), cluster, zero, lengths), cluster + ", " + string(zero)
+	m := eightLayers()
+	m.TiedEmbeddings = r.IntN(2) == 0
+	return lawful(t, m, cluster, zero, lengths), fmt.Sprintf("%s, %s, tied %v", cluster, zero, m.TiedEmbeddings)
 }
 
 // Ours is no slower than any other plan, no plan is below the bound, and all are ones.
@@ -199,7 +201,9 @@ func TestChangesKeepADraftWhole(t *testing.T) {
 	changed := map[string]int{}
 	for seed := range uint64(6) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		p := lawful(t, eightLayers(), "1x4 h100_sxm + 1x4 a100_sxm", costmodel.Zero3, skewed(r, 30, 32768))
+		model := eightLayers()
+		model.TiedEmbeddings = seed > 2
+		p := lawful(t, model, "1x4 h100_sxm + 1x4 a100_sxm", costmodel.Zero3, skewed(r, 30, 32768))
 		if seed%2 == 1 { // with room for little more than the longest sequence
 			lengths := skewed(r, 30, 32768)
 			m := published(8, 0)

@@ -181,7 +181,9 @@ func TestBoundByTryingAllChunks(t *testing.T) {
 		for i := range lengths {
 			lengths[i] = units.Tokens(1 + r.IntN(4))
 		}
-		p := lawful(t, eightLayers(), "1x(2 h100_sxm + 2 a100_sxm)", costmodel.Zero3, lengths)
+		m := eightLayers()
+		m.TiedEmbeddings = seed%4 == 1
+		p := lawful(t, m, "1x(2 h100_sxm + 2 a100_sxm)", costmodel.Zero3, lengths)
 		smooth := seed%2 == 0
 		if smooth {
 			m := published(4, 0)
@@ -206,16 +208,23 @@ func TestBoundByTryingAllChunks(t *testing.T) {
 	}
 }
 
-// work is how long the busiest stage computes and updates.
+// work is how long the busiest stage computes and updates: the first one and the last one meet
+// in between, where they have a table to add up.
 func (p *Problem) work(plan *pipeline.Plan) units.Seconds {
-	most := units.Seconds(0)
+	most, last := units.Seconds(0), len(plan.Stages)-1
+	added := make([]units.Seconds, last+1)
 	for s := range plan.Stages {
-		sum := p.Finish(plan, s)
+		added[s] = p.Finish(plan, s).Gradients
 		for k := range plan.Chunks {
 			forward, backward := p.Passes(plan, s, k)
-			sum += forward + backward
+			added[s] += forward + backward
 		}
-		most = max(most, sum)
+	}
+	for s, at := range added {
+		if p.Tied(plan) > 0 && (s == 0 || s == last) {
+			at = max(added[0], added[last]) + p.Tied(plan)
+		}
+		most = max(most, at+p.Finish(plan, s).Parameters)
 	}
 	return most
 }
@@ -266,6 +275,45 @@ func (p *Problem) allChunks() [][][]pipeline.Chunk {
 	return out
 }
 
+// Embeddings that are the output projection, too, are added up between both ends in every plan's
+// step, and in the bound on its stages; without that a plan is done too soon.
+func TestTiedEmbeddingsTakeTimeBetweenBothEnds(t *testing.T) {
+	stages := []pipeline.Stage{{Ranks: []int{0, 1}, Layers: 4}, {Ranks: []int{2, 3}, Layers: 4}}
+	of := func(tied bool, fixed []pipeline.Stage) (*Document, *Problem) {
+		m := eightLayers()
+		m.TiedEmbeddings = tied
+		p := lawful(t, m, "2x2 h100_sxm", costmodel.Zero1, []units.Tokens{4096, 3000, 500})
+		p.Stages, p.Fixed, p.Effort = 2, fixed, 0.1
+		d, err := Solve(t.Context(), p, "", func() units.Seconds { return 0 }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := Check(p.Costs, &d.Plan); len(found) > 0 {
+			t.Errorf("tied %v: %v", tied, found)
+		}
+		return d, p
+	}
+	for _, fixed := range [][]pipeline.Stage{stages, nil} {
+		apart, _ := of(false, fixed)
+		tied, p := of(true, fixed)
+		took := p.Tied(&tied.Plan)
+		if took <= 0 || fixed != nil && (tied.Bound < 0.999*(apart.Bound+took) || tied.Bound > 1.001*(apart.Bound+took)) {
+			t.Errorf("a bound of %v, of %v without ties, which take %v", tied.Bound, apart.Bound, took)
+		}
+		for i, x := range tied.Compared {
+			if of := apart.Compared[i]; fixed != nil && x.Planned() && x.Time < 0.999*(of.Time+took) {
+				t.Errorf("%s: %v, of %v without ties, which take %v", x.Strategy, x.Time, of.Time, took)
+			}
+		}
+		if tied.Time < apart.Time+took/2 {
+			t.Errorf("%v, of %v without ties, which take %v", tied.Time, apart.Time, took)
+		}
+		if tied.Time -= took; !says(Check(p.Costs, &tied.Plan), "the last stage has updated its parameters at") {
+			t.Errorf("a plan that leaves out %v is said to be sound", took)
+		}
+	}
+}
+
 // The last stage's loss is in the bound on fixed stages, and so is the update of its parameters:
 // each is a fifth or more of what the busiest stage does with one long sequence and a short one.
 func TestBoundOnFixedStagesHasLossAndUpdate(t *testing.T) {
@@ -279,8 +327,8 @@ func TestBoundOnFixedStagesHasLossAndUpdate(t *testing.T) {
 		p.Fixed = []pipeline.Stage{{Ranks: []int{0}, Layers: 1}, {Ranks: []int{1}, Layers: 1}}
 		plan := planOf(p.Fixed, []*flight{newFlight(p.packed(of.tokens))}, nil)
 		busy, bound := p.work(plan), Bound(p)
-		if loss := p.Work([]int{1}, plan.Chunks[0]).Loss; float64(loss) < of.loss*float64(busy) || float64(p.Finish(plan, 1)) < of.update*float64(busy) {
-			t.Fatalf("%d tokens: of %v the loss is %v, the update %v", int64(of.tokens), busy, loss, p.Finish(plan, 1))
+		if loss := p.Work([]int{1}, plan.Chunks[0]).Loss; float64(loss) < of.loss*float64(busy) || float64(p.Finish(plan, 1).Total()) < of.update*float64(busy) {
+			t.Fatalf("%d tokens: of %v the loss is %v, the update %v", int64(of.tokens), busy, loss, p.Finish(plan, 1).Total())
 		}
 		if bound > busy || bound < 0.9*busy {
 			t.Errorf("%d tokens: a bound of %v, and the busiest stage has %v to do", int64(of.tokens), bound, busy)

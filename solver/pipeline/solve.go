@@ -101,7 +101,7 @@ func notModelled(p *Problem) []string {
 	}
 	return []string{
 		"a stage's devices have equal shares of every chunk and of the heads; those of several types wait for the slowest",
-		"activations travel between stages while these compute, and slow nothing down; embeddings take no time, nor does the exchange of the gradients of those that the first stage and the last one share",
+		"activations travel between stages while these compute, and slow nothing down; embeddings take no time",
 		bound,
 	}
 }
