@@ -114,10 +114,26 @@ func (l *Layers) Brief(device string, mask op.Mask, of Documents, ranks []int, l
 	if open := exchange - backward; open > 0 {
 		acc.merge(sent, float64(open/exchange))
 	}
-	total := acc.total()
-	step := &Step{Time: Estimate{Mid: acc.mid(), Source: total.Source}, sides: []side{{laws: acc.byLaw(1)}}}
-	step.Time = interval(step.Time.Mid, total.Source, step.sides)
+	step := acc.step()
 	return step.Scaled(step.Time.Mid * units.Seconds(layers)), nil
+}
+
+// BriefExchange is the account of what ExchangeOf says.
+//
+// Errors: as of Exchange.
+func (l *Layers) BriefExchange(kind op.Kind, ranks []int, bytes units.Bytes) (*Step, error) {
+	l.begin(false)
+	var acc account
+	if _, err := l.message(kind, ranks, bytes, &acc); cmp.Or(err, l.c.err) != nil {
+		return nil, cmp.Or(err, l.c.err)
+	}
+	return acc.step(), nil
+}
+
+// step is all that an account has, one after the other.
+func (a *account) step() *Step {
+	sides := []side{{laws: a.byLaw(1)}}
+	return &Step{Time: interval(a.mid(), a.total().Source, sides), sides: sides}
 }
 
 // Warnings are what a user has to know of the laws that were used so far.

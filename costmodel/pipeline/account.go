@@ -6,7 +6,7 @@ import (
 )
 
 // Account is a simulated plan's time with its errors: those of the stage that is at work for
-// longest, scaled to the plan's time. It is nil where prices have no laws.
+// longest, and of what both ends have to add up, scaled to the plan's time. It is nil where prices have no laws.
 //
 // Errors: a missing law.
 func (c *Costs) Account(p *Plan) (*costmodel.Step, error) {
@@ -29,6 +29,13 @@ func (c *Costs) Account(p *Plan) (*costmodel.Step, error) {
 		}
 		step, err := c.from.brief(x.Ranks, c.priced(&p.Chunks[k]), times)
 		if step == nil || err != nil {
+			return nil, err
+		}
+		steps = append(steps, step)
+	}
+	if c.Tied(p) > 0 {
+		step, err := c.from.briefTied(p.Stages[0].Ranks, p.Stages[len(p.Stages)-1].Ranks)
+		if err != nil {
 			return nil, err
 		}
 		steps = append(steps, step)

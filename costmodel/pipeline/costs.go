@@ -54,6 +54,8 @@ type source interface {
 	fits(ranks []int) error
 	// brief is the account of a chunk on ranks; nil where there are no laws.
 	brief(ranks []int, x costmodel.Chunk, times costmodel.ChunkTimes) (*costmodel.Step, error)
+	// briefTied is the account of what tied says, where that is more than 0.
+	briefTied(first, last []int) (*costmodel.Step, error)
 	// replayed predicts a pass of a chunk as replay runs it on ranks.
 	replayed(ranks []int, x costmodel.Chunk, w costmodel.ChunkReplay) (*costmodel.Replayed, error)
 	// floor is a time that no chunks of sequences take less than, together, in one layer on a

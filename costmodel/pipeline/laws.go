@@ -237,11 +237,20 @@ func (l *laws) tied(first, last []int) (units.Seconds, error) {
 	if !l.job.Model.TiedEmbeddings {
 		return 0, nil
 	}
+	pair, bytes := l.tiedPart(first, last)
+	return l.layers.ExchangeOf(op.KindAllReduce, pair, bytes)
+}
+
+func (l *laws) tiedPart(first, last []int) (pair []int, bytes units.Bytes) {
 	fewest := int64(min(len(first), len(last)))
 	part := (l.job.Model.TableParams() + fewest - 1) / fewest
 	a, b, crowd := l.busiest(first, last)
-	bytes := float64(part) * float64(l.job.DType.Size()) * crowd
-	return l.layers.ExchangeOf(op.KindAllReduce, []int{a, b}, units.BytesOf(math.Ceil(bytes)))
+	return []int{a, b}, units.BytesOf(math.Ceil(float64(part) * float64(l.job.DType.Size()) * crowd))
+}
+
+func (l *laws) briefTied(first, last []int) (*costmodel.Step, error) {
+	pair, bytes := l.tiedPart(first, last)
+	return l.layers.BriefExchange(op.KindAllReduce, pair, bytes)
 }
 
 // devices are the device types of ranks.

@@ -334,6 +334,31 @@ func TestAccountOfLaws(t *testing.T) {
 	}
 }
 
+// What both ends of a pipeline have to add up is as much in doubt as the network, whose laws are
+// assumed, and more than their passes.
+func TestAccountHasWhatIsTied(t *testing.T) {
+	w := onGPUs(t, "2x8 h100_sxm")
+	var most [2]float64
+	for tied := range most {
+		w.job.Model.TiedEmbeddings = tied == 1
+		c := w.costs(64)
+		p := f1b(2, 1)
+		p.Chunks[0], p.Stages = Chunk{Slice: 64}, []Stage{{Ranks: []int{0}, Layers: 1}, {Ranks: []int{8}, Layers: 3}}
+		if err := c.Simulate(p); err != nil {
+			t.Fatal(err)
+		}
+		step, err := c.Account(p)
+		if err != nil || !near(step.Time.Mid, p.Time) {
+			t.Fatalf("%+v, %v; the plan takes %v", step, err, p.Time)
+		}
+		most[tied] = float64(step.Time.Hi / p.Time)
+		t.Logf("tied %v: %v of %v, up to %v times as long", tied == 1, c.Tied(p), p.Time, most[tied])
+	}
+	if most[1] < most[0]+0.05 {
+		t.Errorf("up to %v times as long, without ties %v", most[1], most[0])
+	}
+}
+
 // What no law has a price for is named when it is asked for, and a plan with it refused.
 func TestLawsThatAreMissing(t *testing.T) {
 	w := onGPUs(t, "2x8 h100_sxm")

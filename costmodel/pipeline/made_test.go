@@ -99,6 +99,8 @@ func (m *made) brief([]int, costmodel.Chunk, costmodel.ChunkTimes) (*costmodel.S
 	return nil, nil
 }
 
+func (m *made) briefTied(first, last []int) (*costmodel.Step, error) { return nil, nil }
+
 // replayed lets every rank compute something before and behind an all-to-all, which all of
 // them leave together, in every layer.
 func (m *made) replayed(ranks []int, x costmodel.Chunk, w costmodel.ChunkReplay) (*costmodel.Replayed, error) {

@@ -125,6 +125,8 @@ func (published) brief([]int, costmodel.Chunk, costmodel.ChunkTimes) (*costmodel
 	return nil, nil
 }
 
+func (published) briefTied(first, last []int) (*costmodel.Step, error) { return nil, nil }
+
 func (published) replayed([]int, costmodel.Chunk, costmodel.ChunkReplay) (*costmodel.Replayed, error) {
 	return nil, errors.New("a published cost model has no laws, by which parts of a layer are predicted; price the plan by the laws of a profile")
 }
