@@ -498,7 +498,9 @@ evenkeel's plans, in twos (below), with full recomputation, ZeRO-3 whose traffic
 behind the layers, bf16.
 Blocks of keys and values are sent whole, as ring attention does today, but that evenkeel's
 chains leave at home what no other group needs of the sequence's end (keep_tail); no
-sender passes a block on beyond the last group that needs it.
+sender passes a block on beyond the last group that needs it. Backward, ring, usp and
+usp-subset compute a group's own block first or last, whichever is faster (as
+ring-flash-attention and TransformerEngine do).
 
 The compositions are those that the HexiSeq paper (arXiv 2605.07569) states or, where
 it does not, proposals: which GPUs share a node, and the counts in sim-1 to sim-3. Its

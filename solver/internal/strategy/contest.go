@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/ended"
@@ -59,27 +60,36 @@ func (c *Contest) Done() bool {
 	return c.stopped || c.err != nil
 }
 
-// Try judges a layout. Memory comes first: what does not fit is not simulated.
-func (c *Contest) Try(l costmodel.Layout, why string) {
+// Try judges a layout, and returns how long it takes. Memory comes first: what does not fit is not
+// simulated, and takes 0.
+func (c *Contest) Try(l costmodel.Layout, why string) units.Seconds {
+	return c.TryUnder(l, why, units.Seconds(math.Inf(1)))
+}
+
+// TryUnder is Try of a layout that is worth taking only below so many seconds.
+func (c *Contest) TryUnder(l costmodel.Layout, why string, limit units.Seconds) units.Seconds {
 	if c.Done() {
-		return
+		return 0
 	}
 	if c.needless(l) {
 		c.stopped = true
-		return
+		return 0
 	}
 	if !c.Admit(l, why) {
-		return
+		return 0
 	}
 	c.evaluated++
 	r := Result{Layout: l, Why: why}
 	t, known := c.p.TimeKnown(l)
 	if !known {
 		if t, c.err = c.price(&r); c.err != nil {
-			return
+			return 0
 		}
 	}
-	c.Take(r, t)
+	if t < limit {
+		c.Take(r, t)
+	}
+	return t
 }
 
 // Admit says whether a layout fits. If none has so far it keeps the one that comes nearest.
