@@ -14,7 +14,8 @@ import "fmt"
 type Schedule struct {
 	// OwnLast says that in the backward pass each group computes its own KV block last
 	// instead of first, as TransformerEngine does. The gradients of the other groups' blocks
-	// then travel back while it does. The block that the next group computes first is sent as soon as the pass begins.
+	// then travel back while it does. The block that the next group computes first is sent as
+	// soon as the pass begins.
 	OwnLast bool `json:"own_last,omitzero"`
 	// KeepTail says that only those segments of a group's KV block are sent that some other
 	// group needs (in the backward pass, their gradients). The group with the end of the

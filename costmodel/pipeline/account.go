@@ -6,7 +6,8 @@ import (
 )
 
 // Account is a simulated plan's time with its errors: those of the stage that is at work for
-// longest, and of what both ends have to add up, scaled to the plan's time. It is nil where prices have no laws.
+// longest, and of what both ends have to add up, scaled to the plan's time. It is nil where
+// prices have no laws.
 //
 // Errors: a missing law.
 func (c *Costs) Account(p *Plan) (*costmodel.Step, error) {
