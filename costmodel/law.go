@@ -296,10 +296,9 @@ func (l *Law) MessageSeconds(k op.Kind, m op.Message) units.Seconds {
 	return t
 }
 
-// Slowed is the law with all its times multiplied by a factor, lower bounds by the port or
-// the peak included.
+// Slowed is the law with all its times multiplied by a factor, lower bounds by the port
+// included. The peak stays, which no kernel on the device exceeds.
 func (l Law) Slowed(by float64) Law {
-	l.Peak /= units.FLOPsPerS(by)
 	if l.Port != nil {
 		l.Port = &op.Port{PerS: l.Port.PerS / units.BytesPerS(by), InNetwork: l.Port.InNetwork}
 	}

@@ -70,9 +70,11 @@ func TestNoCallBeatsThePeak(t *testing.T) {
 	if e := law.Predict(s); math.Abs(float64(e.Mid/free)-3) > 1e-9 || e.Lo != e.Mid || math.Abs(float64(e.Hi/e.Mid)-2) > 1e-9 {
 		t.Errorf("%+v, want %v and no less, up to twice as much", e, 3*free)
 	}
-	slowed := law.Slowed(2)
-	if got := slowed.Seconds(s); math.Abs(float64(got/free)-6) > 1e-9 {
-		t.Errorf("slowed by two: %v, want %v", got, 6*free)
+	for by, want := range map[float64]float64{0.5: 3, 2: 3, 4: 4} { // the peak is the device's
+		slowed := law.Slowed(by)
+		if got := slowed.Seconds(s); math.Abs(float64(got/free)-want) > 1e-9 {
+			t.Errorf("times %v: %v, want %v times %v", by, got, want, free)
+		}
 	}
 	for want, spoil := range map[string]func(*Law){
 		"peak_flops_per_s: -1: want a positive rate": func(l *Law) { l.Peak = -1 },
