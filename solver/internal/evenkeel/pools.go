@@ -15,7 +15,8 @@ type pool struct {
 
 // pools lists the whole cluster and parts of it: every choice of classes of ranks while
 // there are few classes, one node of every kind, halves (quarters, ...) of the nodes,
-// while ranks are few the k fastest for every k, and one rank of every class.
+// while ranks are few the k fastest for every k, or else halves (quarters, ...) of a node of
+// every kind, and one rank of every class.
 func (e *estimator) pools() []pool {
 	all := countTo(len(e.class))
 	var parts []func(r int) bool
@@ -25,6 +26,8 @@ func (e *estimator) pools() []pool {
 	parts = append(parts, e.nodeParts()...)
 	if len(all) <= fewRanks {
 		parts = append(parts, e.fastestParts(all)...)
+	} else {
+		parts = append(parts, e.partsOfNodes()...)
 	}
 	for c := range e.dev { // the fastest alone may have too little memory
 		one := slices.Index(e.class, c)
@@ -137,6 +140,28 @@ func (e *estimator) nodeParts() (parts []func(r int) bool) {
 			node := e.p.Ranks[r].Node
 			return nth[node]*part < count[e.m.NodeKind[node]]
 		})
+	}
+	return parts
+}
+
+// partsOfNodes are the first half, quarter and so on of the ranks of one node of each kind: what
+// short sequences save by more ranks may be less than these cost in exchanges within the node.
+func (e *estimator) partsOfNodes() (parts []func(r int) bool) {
+	seen := map[int]bool{}
+	for node, kind := range e.m.NodeKind {
+		if seen[kind] {
+			continue
+		}
+		seen[kind] = true
+		var ranks []int
+		for r := range e.p.Ranks {
+			if e.p.Ranks[r].Node == node {
+				ranks = append(ranks, r)
+			}
+		}
+		for k := len(ranks) / 2; k > 1; k /= 2 {
+			parts = append(parts, func(r int) bool { return slices.Contains(ranks[:k], r) })
+		}
 	}
 	return parts
 }

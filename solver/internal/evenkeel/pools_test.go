@@ -27,3 +27,28 @@ func TestOneRankOfEveryClassIsTried(t *testing.T) {
 		}
 	}
 }
+
+// A short sequence, whose parameters are gathered anew in every pass, is planned for the two
+// ranks of a node that are the fastest, of which one has too little memory, also where there
+// are many others.
+func TestPartsOfANodeAreTriedBesideOthers(t *testing.T) {
+	const seq = 2048
+	step := func(cluster string) units.Seconds {
+		profile, job := world.GPUJob(t, cluster, seq)
+		job.Zero = costmodel.Zero3
+		p := world.ProblemOf(t, profile, job)
+		first := make([]units.Tokens, len(p.Ranks))
+		first[0] = seq
+		alone := costmodel.ZigZag(first, []costmodel.Group{{{Rank: 0, QHeads: job.Model.QHeads}}})
+		for i := range profile.Devices {
+			profile.Devices[i].Memory = p.Sim.Memory(alone)[0].Peak() * 4 / 5
+		}
+		return solvedAlone(t, world.ProblemOf(t, profile, job)).Step.Time.Mid
+	}
+	two := step("1x16 rtx_pro_6000_server")
+	for _, others := range []string{" + 2x2 b60", " + 3x8 b60"} {
+		if beside := step("1x16 rtx_pro_6000_server" + others); beside > two*1.01 {
+			t.Errorf("%v beside%s, %v without", beside, others[2:], two)
+		}
+	}
+}
