@@ -287,10 +287,16 @@ func (f *Field) validate(example op.Shape) error {
 	case !(f.Step > 0 && f.Step < 1) || !(f.Decay > 0 && f.Decay <= 100) || f.Tile < 0:
 		return fmt.Errorf("step: %v, decay_octaves %v, tile_tokens %d: want 0 < step < 1, 0 < decay <= 100, tile >= 0", f.Step, f.Decay, f.Tile)
 	}
+	seen := map[string]bool{}
 	for i := range f.Unmeasured {
-		if err := f.Unmeasured[i].validate(example, size); err != nil {
+		u := &f.Unmeasured[i]
+		if err := u.validate(example, size); err != nil {
 			return fmt.Errorf("unmeasured[%d].%w", i, err)
 		}
+		if seen[u.Axis] {
+			return fmt.Errorf("unmeasured[%d].axis: %q: listed twice", i, u.Axis)
+		}
+		seen[u.Axis] = true
 	}
 	return nil
 }

@@ -219,6 +219,7 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 		`unmeasured[0].axis: "kv_len": gemm has no such axis`:         func(f *Field) { f.Unmeasured[0].Axis = "kv_len" },
 		"unmeasured[0].known[1]: 64: want positive numbers that rise": func(f *Field) { f.Unmeasured[0].Known[1] = 64 },
 		"unmeasured[0].values: 5: the axes have 6 nodes":              func(f *Field) { f.Unmeasured[0].Values = f.Unmeasured[0].Values[:5] },
+		`unmeasured[1].axis: "n": listed twice`:                       func(f *Field) { f.Unmeasured = append(f.Unmeasured, f.Unmeasured[0]) },
 		"values: 30000 counts of step 0.1: want a log ratio":          func(f *Field) { f.Step, f.Unmeasured[0].Values[1] = 0.1, 30000 },
 		"tile_tokens -1: want 0 < step < 1, 0 < decay <= 100, tile":   func(f *Field) { f.Tile = -1 },
 	} {

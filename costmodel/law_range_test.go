@@ -77,12 +77,13 @@ func TestNoCallBeatsThePeak(t *testing.T) {
 		}
 	}
 	for want, spoil := range map[string]func(*Law){
-		"peak_flops_per_s: -1: want a positive rate": func(l *Law) { l.Peak = -1 },
-		"peak_flops_per_s: +Inf":                     func(l *Law) { l.Peak = units.FLOPsPerS(math.Inf(1)) },
-		"peak_flops_per_s: only compute ops":         func(l *Law) { *l = toySendRecv(); l.Peak = 1 },
-		"range_max_cells: NaN: want 0 to":            func(l *Law) { l.MaxCells = math.NaN() },
-		"range_max_cells: 1e+60: want 0 to":          func(l *Law) { l.MaxCells = 1e60 },
-		"range_max_cells: 5: want 0 to 0":            func(l *Law) { *l = toySendRecv(); l.MaxCells = 5 },
+		"peak_flops_per_s: -1: want a rate of at least 1":     func(l *Law) { l.Peak = -1 },
+		"peak_flops_per_s: 1e-300: want a rate of at least 1": func(l *Law) { l.Peak = 1e-300 },
+		"peak_flops_per_s: +Inf":                              func(l *Law) { l.Peak = units.FLOPsPerS(math.Inf(1)) },
+		"peak_flops_per_s: only compute ops":                  func(l *Law) { *l = toySendRecv(); l.Peak = 1 },
+		"range_max_cells: NaN: want 0 to":                     func(l *Law) { l.MaxCells = math.NaN() },
+		"range_max_cells: 1e+60: want 0 to":                   func(l *Law) { l.MaxCells = 1e60 },
+		"range_max_cells: 5: want 0 to 0":                     func(l *Law) { *l = toySendRecv(); l.MaxCells = 5 },
 	} {
 		l := law
 		l.Device = "d"

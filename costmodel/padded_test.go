@@ -54,7 +54,7 @@ func TestHeadsHalfAsWideTakeLess(t *testing.T) {
 		if got := float64(narrow.Mid / p.Laws[i].Seconds(shape)); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s: heads of 64 take %v times what the law of 128 says of them, want %v", l.Device, got, want)
 		}
-		if narrow.Hi/narrow.Mid < 1.25 || narrow.Source != Assumed {
+		if least := []float64{NarrowSpread, paddedSpread}[i]; float64(narrow.Hi/narrow.Mid) < least || narrow.Source != Assumed {
 			t.Errorf("%s: %+v, want a wide interval and assumed", l.Device, narrow)
 		}
 	}

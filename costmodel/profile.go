@@ -188,8 +188,8 @@ func validatePort(p *op.Port, grouped bool) error {
 
 func (l *Law) validatePeak(spec op.Spec) error {
 	switch {
-	case !(l.Peak >= 0) || math.IsInf(float64(l.Peak), 0):
-		return fmt.Errorf("peak_flops_per_s: %v: want a positive rate, or none", float64(l.Peak))
+	case l.Peak != 0 && !(l.Peak >= 1) || math.IsInf(float64(l.Peak), 0):
+		return fmt.Errorf("peak_flops_per_s: %v: want a rate of at least 1, or none", float64(l.Peak))
 	case l.Peak > 0 && spec.Class != op.Compute:
 		return fmt.Errorf("peak_flops_per_s: only compute ops have one, and %s is none", l.Op)
 	}

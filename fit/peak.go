@@ -6,31 +6,35 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// beyondFastest is how many times the fastest rate that was measured a device may reach whose
-// peak nobody states: calls that are half launch and half arithmetic come to half of what
-// longer ones reach.
-const beyondFastest = 2
+// mostHeadroom is how many times its datasheet's peak a board reaches at most, of those that are
+// sold clocked beyond it.
+const mostHeadroom = 1.3
 
-// peakOf is a rate of arithmetic that a device does not exceed in an op of a variant: its
-// datasheet's, with op.PeakSlack, unless a point is faster, or none is stated: then
-// beyondFastest times the fastest point. It is 0 of ops that compute little, and where nothing
-// is known.
+// peakOf is a rate of arithmetic that a device does not exceed in a compute op of a variant, by
+// its datasheet. It is 0 where this states none of that precision, where a point is faster, so
+// that the datasheet is not of this board, and of ops that compute little. Points alone tell no
+// such rate: where all are bound by memory or launches, longer calls are faster many times over.
 //
 // Points that are bound by memory say nothing of the arithmetic: from an H100's products of up
-// to 256 rows larger ones were predicted at three times its peak. And of few points on a busy
-// processor a fit may explain all time by bytes.
+// to 256 rows larger ones were predicted at three times its peak.
 func peakOf(dev op.DeviceType, k op.Kind, v op.Variant, points []Point) units.FLOPsPerS {
 	if spec, err := op.Lookup(k); err != nil || spec.Class != op.Compute {
 		return 0
 	}
-	sheet, fastest := op.PeakSlack*dev.Sheet.PeakPerS(v.DType), 0.0
+	sheet := dev.Sheet.BF16PerS
+	switch v.DType {
+	case op.FP8:
+		sheet = dev.Sheet.FP8PerS
+	case op.I8:
+		sheet = 0
+	}
+	peak := mostHeadroom * sheet
 	for _, p := range points {
-		fastest = max(fastest, float64(p.Shape.Work().FLOPs)/p.Seconds)
+		if float64(p.Shape.Work().FLOPs) > peak*p.Seconds {
+			return 0
+		}
 	}
-	if sheet > fastest {
-		return units.FLOPsPerS(sheet)
-	}
-	return units.FLOPsPerS(beyondFastest * fastest)
+	return units.FLOPsPerS(peak)
 }
 
 // mostCells is the most costmodel.Cells of any point.

@@ -277,7 +277,7 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 	carried := from.carry(dev)
 	carried.Variant, carried.Device = law.Variant, law.Device
 	if len(points) > 0 {
-		carried.Range, carried.MaxCells = hullWith(carried.Range, law.Range), max(carried.MaxCells, law.MaxCells)
+		carried.Range, carried.MaxCells = hullWith(carried.Range, law.Range), cellsOfBoth(carried.MaxCells, law.MaxCells)
 	}
 	ways := []func([]Point) (*costmodel.Law, error){
 		func([]Point) (*costmodel.Law, error) { return carried, nil },
@@ -453,6 +453,15 @@ func hullWith(a, b []costmodel.AxisRange) []costmodel.AxisRange {
 		all[i].Min, all[i].Max = min(a[i].Min, other.Min), max(a[i].Max, other.Max)
 	}
 	return all
+}
+
+// cellsOfBoth are the most cells that a donor or its borrower measured; 0 where those of the donor
+// are not known.
+func cellsOfBoth(donor, own float64) float64 {
+	if donor == 0 {
+		return 0
+	}
+	return max(donor, own)
 }
 
 // Borrowed makes a profile for a device type that nobody measured: it takes every law of

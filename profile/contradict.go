@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -110,22 +111,19 @@ func (s *Sources) Contradictions() []Contradiction {
 }
 
 // ratios are log(second/first) of the points that two sources have, op by op, and what they
-// are of, sorted.
+// are of, sorted. Every source is compared with the first that has the point, for of a thousand
+// sources the pairs would be half a million.
 func (s *Sources) ratios() (logs map[compared][]float64, order []compared) {
 	logs = map[compared][]float64{}
 	for _, key := range s.order {
 		r := s.of[key]
-		for b := range s.names {
-			for a := range b {
-				if len(r.times[a]) == 0 || len(r.times[b]) == 0 {
-					continue
-				}
-				of := compared{a, b, r.on, r.op}
-				if logs[of] == nil {
-					order = append(order, of)
-				}
-				logs[of] = append(logs[of], math.Log(stats.Median(r.times[b])/stats.Median(r.times[a])))
+		have := slices.Sorted(maps.Keys(r.times))
+		for _, b := range have[1:] {
+			of := compared{have[0], b, r.on, r.op}
+			if logs[of] == nil {
+				order = append(order, of)
 			}
+			logs[of] = append(logs[of], math.Log(stats.Median(r.times[b])/stats.Median(r.times[have[0]])))
 		}
 	}
 	slices.SortFunc(order, func(x, y compared) int {

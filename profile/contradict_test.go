@@ -59,7 +59,7 @@ func TestNoiseContradictsNothing(t *testing.T) {
 		s.Observe("wild", at, 1e-6*float64(i+1)*math.Pow(4, float64(i%2*2-1)), 1e-6*float64(i+1)*math.Pow(4, float64(i%2*2-1)))
 	}
 	got := s.Contradictions()
-	if len(got) != 2 || got[0].Second != "wild" || !strings.Contains(got[0].What, " or 1/4") {
+	if len(got) != 1 || got[0].First != "noisy" || got[0].Second != "wild" || !strings.Contains(got[0].What, " or 1/4") {
 		t.Errorf("%v", got)
 	}
 }

@@ -161,7 +161,7 @@ func (l *laws) send(from, to []int, tokens units.Tokens) (units.Seconds, error) 
 }
 
 // busiest are the ends of what some ranks send to others, of which the link decides, and how
-// many such pairs share a network card there.
+// many ranks share a network card there: all of a node are taken to send at the same time.
 func (l *laws) busiest(from, to []int) (a, b int, crowd float64) {
 	at, near := ends(from, to, func(rank int) int { return l.ranks[rank].Node })
 	a, b = from[at[0]], to[at[1]]
@@ -233,13 +233,28 @@ func (l *laws) finish(ranks []int, layers int, first, last bool) (Finish, error)
 // tied is an all-reduce between each rank of the first stage and the one of the last that updates
 // the same part of the table, as in Megatron-LM, but of that part alone: no other of the gradient
 // that a rank has is added up over its stage. The fewer ranks of the two have the larger parts.
+// Where nobody measured one, its two halves stand for it, which sharded states ask for anyway.
 func (l *laws) tied(first, last []int) (units.Seconds, error) {
 	if !l.job.Model.TiedEmbeddings {
 		return 0, nil
 	}
 	pair, bytes := l.tiedPart(first, last)
-	return l.layers.ExchangeOf(op.KindAllReduce, pair, bytes)
+	t, missing := l.layers.ExchangeOf(op.KindAllReduce, pair, bytes)
+	if missing == nil {
+		return t, nil
+	}
+	t = 0
+	for _, half := range allReduceHalves() {
+		more, err := l.layers.ExchangeOf(half, pair, bytes)
+		if err != nil {
+			return 0, missing
+		}
+		t += more
+	}
+	return t, nil
 }
+
+func allReduceHalves() []op.Kind { return []op.Kind{op.KindReduceScatter, op.KindAllGather} }
 
 func (l *laws) tiedPart(first, last []int) (pair []int, bytes units.Bytes) {
 	fewest := int64(min(len(first), len(last)))
@@ -250,7 +265,19 @@ func (l *laws) tiedPart(first, last []int) (pair []int, bytes units.Bytes) {
 
 func (l *laws) briefTied(first, last []int) (*costmodel.Step, error) {
 	pair, bytes := l.tiedPart(first, last)
-	return l.layers.BriefExchange(op.KindAllReduce, pair, bytes)
+	whole, missing := l.layers.BriefExchange(op.KindAllReduce, pair, bytes)
+	if missing == nil {
+		return whole, nil
+	}
+	var halves []*costmodel.Step
+	for _, half := range allReduceHalves() {
+		step, err := l.layers.BriefExchange(half, pair, bytes)
+		if err != nil {
+			return nil, missing
+		}
+		halves = append(halves, step)
+	}
+	return costmodel.InTurn(halves...), nil
 }
 
 // devices are the device types of ranks.

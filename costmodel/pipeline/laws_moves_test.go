@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/reference"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -90,6 +91,8 @@ func TestTiedEmbeddingsAreAddedUpBetweenBothEnds(t *testing.T) {
 		return p
 	}
 	table := float64(w.job.Model.TableParams())
+	w.job.Model.TiedEmbeddings = true
+	costs := w.costs(1000)
 	for _, x := range []struct {
 		plan  *Plan
 		ends  [2]int
@@ -109,12 +112,29 @@ func TestTiedEmbeddingsAreAddedUpBetweenBothEnds(t *testing.T) {
 		}
 		w.job.Model.TiedEmbeddings = true
 		want := w.exchanged(op.KindAllReduce, x.ends[:], units.BytesOf(2*x.crowd*math.Ceil(table/x.parts)))
-		if got := w.costs(1000).Tied(x.plan); !near(got, want) || want <= 0 {
+		if got := costs.Tied(x.plan); !near(got, want) || want <= 0 {
 			t.Errorf("%v: %v to add up a table, want %v", x.plan.Stages, got, want)
 		}
 	}
-	if got := w.costs(1000).Tied(stages(upTo(0, 16))); got != 0 {
+	if got := costs.Tied(stages(upTo(0, 16))); got != 0 {
 		t.Errorf("a single stage has %v to add up with another", got)
+	}
+}
+
+// Where nobody measured an all-reduce, its halves stand for it.
+func TestTiedEmbeddingsWithoutAnAllReduce(t *testing.T) {
+	w := onGPUs(t, "1x2 h100_sxm")
+	profile, _ := reference.Job(t, reference.Llama(4), "1x2 h100_sxm", 1)
+	profile.Laws = slices.DeleteFunc(profile.Laws, func(l costmodel.Law) bool { return l.Op == op.KindAllReduce })
+	w.q, w.job.Model.TiedEmbeddings = costmodel.NewPredictor(profile), true
+	p, bytes := &Plan{Stages: []Stage{{Ranks: []int{0}, Layers: 2}, {Ranks: []int{1}, Layers: 2}}}, units.Bytes(2*w.job.Model.TableParams())
+	want := w.exchanged(op.KindReduceScatter, []int{0, 1}, bytes) + w.exchanged(op.KindAllGather, []int{0, 1}, bytes)
+	c := w.costs(1000)
+	if got := c.Tied(p); !near(got, want) || c.Missing() != nil {
+		t.Errorf("%v to add up a table, want %v: %v", got, want, c.Missing())
+	}
+	if step, err := c.from.briefTied([]int{0}, []int{1}); err != nil || !near(step.Time.Mid, want) {
+		t.Errorf("the account has %+v, want %v: %v", step, want, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -146,9 +147,13 @@ func TestRingsAreRunInTheFasterOrder(t *testing.T) {
 		for _, seq := range []units.Tokens{16 << 10, 64 << 10} {
 			p := world.GPUs(t, cluster, seq)
 			for _, s := range []strategy.Strategy{Ring{}, USP{}} {
-				got := world.Solve(t, p, s, nil).Layout
+				found := world.Solve(t, p, s, nil)
+				got := found.Layout
 				if len(got.Groups) < 2 {
 					continue
+				}
+				if is := world.Time(t, p, got); math.Abs(float64(found.Step.Time.Mid/is)-1) > 1e-12 {
+					t.Errorf("%s, %d tokens, %s: %v of a layout that takes %v", cluster, int64(seq), s.Name(), found.Step.Time.Mid, is)
 				}
 				known, turned := got, got
 				known.OwnLast, turned.OwnLast = false, true
