@@ -28,8 +28,8 @@ func Cells(k op.Kind, at op.Coords) float64 {
 }
 
 // cellsBeyond is how many doublings of an axis the cells of a shape lie outside the measured
-// ones: those of attention grow with the square of its lengths. Small ranges on every axis
-// have corners where nothing was measured, for lack of time or memory: laws of products of at
+// ones: those of attention grow with the square of its lengths. A range of every axis has
+// corners where nothing was measured, for lack of time or memory: laws of products of at
 // most 2^32 cells held half of the larger ones in their intervals, on an H100 and an A100. Of
 // 21 laws of attention fitted to at most a sixteenth of the cells, intervals held 0.12 to 0.99
 // of the larger calls inside every axis' range, 0.82 in the median, and hold 0.54 to 1.00, 0.89.

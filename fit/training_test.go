@@ -191,7 +191,7 @@ func TestWrongStepsAreRefused(t *testing.T) {
 }
 
 // TestPlansTakeWhatWholeStepsOfAnH100Took: nine steps of three models, none of which is inside
-// of what calls one by one make of it. By the ratios of the other eight each is within 5 %, and
+// of what calls one by one make of it, but of 64k tokens and more, where attention lies beyond what was measured. By the ratios of the other eight each is within 5 %, and
 // by all nine in its interval.
 func TestPlansTakeWhatWholeStepsOfAnH100Took(t *testing.T) {
 	p := *anH100(t)
@@ -222,7 +222,7 @@ func TestPlansTakeWhatWholeStepsOfAnH100Took(t *testing.T) {
 	}
 	for i := range steps.Steps {
 		s := &steps.Steps[i]
-		if off, inside := within(&plain, s); inside || off < 0.1 {
+		if off, inside := within(&plain, s); inside && s.Job.SeqLen < 64<<10 || off < 0.1 {
 			t.Errorf("%s: %.3f off by calls one by one", s.Name, off)
 		}
 		if off, inside := within(&p, s); !inside {

@@ -35,6 +35,9 @@ func Coefficients(w io.Writer, d *costmodel.Profile) error {
 	if slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.Port != nil }) {
 		p.para("", "port: the rate that no rank exceeds; no message is predicted to take less than its busiest rank needs for its bytes at it, nor does an interval end below")
 	}
+	if slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.Peak > 0 || l.MaxCells > 0 }) {
+		p.para("", "peak: the rate of arithmetic that the device does not exceed; no call is predicted to take less than its FLOPs need at it. most cells: the largest m x n x k of a product, or pairs of queries and keys of attention, that was measured; beyond it a time is extrapolated")
+	}
 	return p.err
 }
 
@@ -71,6 +74,12 @@ func coefRows(t *table, l *costmodel.Law) {
 	}
 	if l.Port != nil {
 		add("port", number(float64(l.Port.PerS)), none, "B/s", l.Port.PerS.String())
+	}
+	if l.Peak > 0 {
+		add("peak", number(float64(l.Peak)), none, "FLOP/s", l.Peak.String())
+	}
+	if l.MaxCells > 0 {
+		add("most cells", number(l.MaxCells), none, none, none)
 	}
 	if l.Correction != nil {
 		var axes []string

@@ -67,7 +67,7 @@ func TestCoefficientsOfTheReferences(t *testing.T) {
 		if err := Coefficients(&b, r.Profile); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"tile_s ", "memory_bytes_per_s ", "field over", "tiles laws: "} {
+		for _, want := range []string{"tile_s ", "memory_bytes_per_s ", "field over", "tiles laws: ", "peak ", "most cells ", "peak: "} {
 			if !strings.Contains(b.String(), want) {
 				t.Errorf("%s lacks %q", r.Name, want)
 			}
