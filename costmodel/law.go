@@ -45,8 +45,9 @@ type Law struct {
 	// shape (op.Coords), in the order of the axes. Outside it a prediction is marked
 	// Extrapolated.
 	Range []AxisRange `json:"range"`
-	// MaxCells is the most Cells of a shape that was measured; 0 where that is not known. One
-	// of more cells is outside the range even where it is inside it on every axis.
+	// MaxCells is the most Cells of a shape that was measured; 0 where that is not known, and of
+	// linear laws, whose costs are the cells themselves. A shape of more is outside the range
+	// even where it is inside it on every axis.
 	MaxCells float64 `json:"range_max_cells,omitzero"`
 	// Spread is the 90 % interval of measured/predicted over all shapes in the range.
 	Spread Spread `json:"spread"`

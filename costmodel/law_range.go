@@ -15,11 +15,10 @@ const batchAxis = 4
 
 // Cells are what the arithmetic of a shape at these coordinates grows with: rows times columns
 // times inner length of a matrix product, and pairs of a query and a key, masked or not, of
-// all query heads and blocks of attention. Of packed documents every query is counted with as
-// many keys as the longest has. Other ops have none (0).
+// all query heads and blocks of attention. Other ops have none (0).
 func Cells(k op.Kind, at op.Coords) float64 {
 	switch k {
-	case op.KindGEMM, op.KindAttnVarlenFwd, op.KindAttnVarlenBwd:
+	case op.KindGEMM:
 		return at[0] * at[1] * at[2]
 	case op.KindAttnFwd, op.KindAttnBwd:
 		return at[0] * at[1] * at[2] * at[batchAxis]

@@ -156,7 +156,7 @@ func (e *NoLawError) Error() string { return e.What + "; " + e.WayOut }
 // law fits a stratum with the estimator of its op's class. lent are points of other strata
 // that may help it: see lentTo.
 func (s Stratum) law(d *Data, points, lent []Point, sibling *costmodel.Field, donors []Donor) (*costmodel.Law, error) {
-	law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Range: hull(s.Op, points), MaxCells: mostCells(s.Op, points)}
+	law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Range: hull(s.Op, points)}
 	spec, err := op.Lookup(s.Op)
 	if err != nil {
 		return nil, err
@@ -169,6 +169,7 @@ func (s Stratum) law(d *Data, points, lent []Point, sibling *costmodel.Field, do
 	dev := d.device(s.On)
 	candidates, compared := forms(spec, max(1, dev.Parallel), points)
 	if core, ok := coreOf(s.Op, dev); ok {
+		law.MaxCells = mostCells(s.Op, points)
 		if err := core.law(law, dev, points, sibling, d.donor(s, donors)); err != nil {
 			return nil, err
 		}

@@ -81,6 +81,14 @@ func TestSmallProductsTellLittleOfLargeOnes(t *testing.T) {
 	}
 }
 
+// A processor has neither: nobody states its peak, and the costs of a linear law are its cells.
+func TestLinearLawsHaveNoEnds(t *testing.T) {
+	cpu := op.DeviceType{Name: "cpu", Fingerprint: "cpu", Parallel: 2}
+	if l := lawFrom(t, cpu, inventedGEMM(coreDevice(), 60, 3)); l.Linear == nil || l.Peak != 0 || l.MaxCells != 0 {
+		t.Errorf("%s with a peak of %v and %v cells", l.Form(), l.Peak, l.MaxCells)
+	}
+}
+
 // Whoever borrows a law, or guesses one from another, has the peak of the device that it is for.
 func TestLentAndGuessedLawsHaveAPeak(t *testing.T) {
 	from, to := coreDevice(), coreDevice()
