@@ -67,9 +67,6 @@ func (u *Unmeasured) leavesOut(s op.Shape) bool {
 	return !(i < len(u.Known) && u.Known[i] == x || s.Kind() == op.KindGEMM && (i == 0 || i == len(u.Known)))
 }
 
-// rowsAxis is the rows of a product.
-const rowsAxis = "m"
-
 // Switch is a stretch of an axis within which a library changes to a faster kernel for at
 // least some shapes. There a law may predict less time for more work.
 type Switch struct {
@@ -211,7 +208,7 @@ func AxisOf(name string, s op.Shape) float64 {
 		return attentionAxis(name, &v.Attention)
 	case op.GEMM:
 		switch name {
-		case rowsAxis:
+		case "m":
 			return float64(v.M)
 		case "n":
 			return float64(v.N)

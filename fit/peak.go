@@ -16,7 +16,7 @@ const mostHeadroom = 1.3
 // such rate: where all are bound by memory or launches, longer calls are faster many times over.
 //
 // Points that are bound by memory say nothing of the arithmetic: from an H100's products of up
-// to 256 rows larger ones were predicted at three times its peak.
+// to 256 rows larger ones were predicted at 2.4 times its peak.
 func peakOf(dev op.DeviceType, k op.Kind, v op.Variant, points []Point) units.FLOPsPerS {
 	if spec, err := op.Lookup(k); err != nil || spec.Class != op.Compute {
 		return 0
