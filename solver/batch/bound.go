@@ -9,7 +9,8 @@ import (
 )
 
 // LowerBound is a lower bound, in seconds, of the time of every plan of the problem: of
-// all numbers of micro-batches, all groups and all assignments. It is the dual of a linear
+// all numbers of micro-batches, all groups and all assignments. Of a few sequences on a few
+// devices it is the least time but for the nodes' room (few); else it is the dual of a linear
 // relaxation in which groups and sequences may be divided.
 //
 // Let every sequence k have a price p_k and let P(T) be no less than the prices
@@ -58,12 +59,23 @@ func FastBound(ctx context.Context, p *Problem) (units.Seconds, error) {
 const fastWork = 1e8
 
 func lowerBound(ctx context.Context, p *Problem, work float64) (units.Seconds, error) {
-	b := bounder{most: work}
-	v, err := b.bound(ctx, p)
-	if err != nil {
+	if err := p.Feasible(); err != nil {
 		return 0, err
 	}
-	return units.Seconds(b.t.withOpen(max(v, float64(p.longestAlone())))), nil
+	b := bounder{most: work}
+	b.t.load(p)
+	if ctx.Err() == nil {
+		if f := newFew(&b.t, fewThorough); f != nil {
+			step, _ := f.least()
+			return units.Seconds(step * (1 - rounding)), nil
+		}
+	}
+	return b.relaxed(ctx), nil
+}
+
+// relaxed is the bound of the linear relaxation, and by the longest sequence.
+func (b *bounder) relaxed(ctx context.Context) units.Seconds {
+	return units.Seconds(b.t.withOpen(max(b.bound(ctx), float64(b.t.p.longestAlone()))))
 }
 
 // withOpen is a bound of a step's time, made of a bound of that time without what is open of the
@@ -157,14 +169,10 @@ type roofDual struct {
 }
 
 // bound is of the step without what is open of its exchange.
-func (b *bounder) bound(ctx context.Context, p *Problem) (float64, error) {
-	if err := p.Feasible(); err != nil {
-		return 0, err
-	}
-	b.t.load(p)
+func (b *bounder) bound(ctx context.Context) float64 {
 	b.quick = b.t.quickSum()*(1-rounding) - b.t.fixed
 	if ctx.Err() != nil {
-		return b.t.fixed + b.quick, nil
+		return b.t.fixed + b.quick
 	}
 	b.prepare()
 	b.begin()
@@ -176,7 +184,7 @@ func (b *bounder) bound(ctx context.Context, p *Problem) (float64, error) {
 		b.search(ctx, secondRounds)
 		proved = max(proved, b.prove(ctx, true))
 	}
-	return b.t.fixed + max(proved, b.quick), nil
+	return b.t.fixed + max(proved, b.quick)
 }
 
 func (b *bounder) prepare() {

@@ -39,7 +39,8 @@
 //	plan, err := batch.NewPlanner(batch.Options{}).Plan(ctx, p)
 //	found := batch.Check(p, plan) // nil: no rule is broken
 //
-// The planner is in planner.go, which describes its steps, and evenkeel*.go: starting
+// The planner is in planner.go, which describes its steps, and evenkeel*.go: a few sequences
+// (evenkeel_few.go), starting
 // points (evenkeel_start.go), the construction of a plan (evenkeel_fill.go), and searches
 // that improve it (evenkeel_climb.go, evenkeel_local.go, evenkeel_refill.go). The lower
 // bound is in bound*.go. Every other strategy is a file, or several with its name as their

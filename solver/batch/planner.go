@@ -13,6 +13,8 @@ import (
 // Planner plans batches one after another and reuses its memory between them. It is not
 // safe for concurrent use.
 //
+// A few sequences on a few devices are planned exactly (few). For others there is a search.
+//
 // A micro-batch's roof is a limit on the times of its groups. Given the roofs of all
 // micro-batches, a plan is constructed greedily; the search is for the roofs. It has four
 // steps:
@@ -69,11 +71,13 @@ func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
 	if err := pl.find(ctx, p); err != nil {
 		return nil, err
 	}
-	if !pl.tryAlike(ctx) {
-		pl.tryNoisy(ctx)
-	}
-	if len(pl.t.size) > 1 {
-		pl.tryOthers(ctx)
+	if pl.best.total > pl.bound*exactly {
+		if !pl.tryAlike(ctx) {
+			pl.tryNoisy(ctx)
+		}
+		if len(pl.t.size) > 1 {
+			pl.tryOthers(ctx)
+		}
 	}
 	plan := pl.best.plan(&pl.t)
 	for i := range plan.Micro {
@@ -174,8 +178,17 @@ const (
 // find searches for a plan at the prices of a problem.
 func (pl *Planner) find(ctx context.Context, p *Problem) error {
 	pl.t.load(p)
+	pl.bound = pl.t.quickBound()
+	pl.anew()
+	if pl.tryFew(ctx) {
+		return nil
+	}
+	return pl.search(ctx)
+}
+
+// search finds a plan where there are too many sequences for tryFew, or no room on nodes.
+func (pl *Planner) search(ctx context.Context) error {
 	t, e := &pl.t, pl.effort()
-	pl.bound = t.quickBound()
 	if pl.glance(ctx) {
 		pl.tryOthers(ctx)
 		return nil
@@ -275,7 +288,6 @@ func (s *state) placed(t *table) bool {
 // enough to the bound for one that may take longer: many alike sequences pack so
 // well that all further work is for nothing.
 func (pl *Planner) glance(ctx context.Context) bool {
-	pl.anew()
 	if pl.options.Effort != Online || pl.t.items() <= smallBatch || len(pl.t.size) > 1 {
 		return false
 	}

@@ -33,7 +33,7 @@ func TestNoPlanIsBelowThePlannersBound(t *testing.T) {
 			t.Fatalf("%d of %d tokens, fleet %d: %v is below %v", len(p.Lengths), int64(n), i%len(fleets), float64(plan.Time), float64(pl.Bound()))
 		}
 		quick, err := quickBound(&p)
-		if err != nil || quick != pl.Bound() {
+		if err != nil || quick > pl.Bound() || len(p.Lengths) > fewSequences && quick != pl.Bound() {
 			t.Fatalf("%v: quickBound is %v (%v)", pl.Bound(), quick, err)
 		}
 		if float64(plan.Time) < float64(quick)*exactly {
