@@ -8,9 +8,11 @@ import "github.com/evenkeel/evenkeel/internal/units"
 type Overheads struct {
 	MicroBatch units.Seconds // exposed in every micro-batch
 	Step       units.Seconds // exposed once a step
-	// Hidden is the part of a micro-batch's exchange that overlaps with its layers where
-	// the job overlaps the two. A micro-batch cannot be shorter than this.
-	Hidden units.Seconds
+	// Hidden is the part of a micro-batch's exchange that overlaps with the passes of its layers
+	// where the job overlaps the two: with both passes, or with the backward pass alone. The
+	// micro-batch is longer by what these are too short for.
+	Hidden     units.Seconds
+	BothPasses bool
 	// Behind is the part of the exchange once a step that overlaps with the backward pass of
 	// the last micro-batch's layers, where the job overlaps the two: gradients are reduced
 	// once the last micro-batch has added its own. The step is longer by what that pass is
@@ -79,6 +81,7 @@ func (o *overheads) add(s *sim, c Exchange) {
 	if c.When.EachMicroBatch() {
 		o.MicroBatch += open
 		o.Hidden += hidden
+		o.BothPasses = o.BothPasses || c.When == InForward
 		o.micro.merge(acc, times(open))
 		o.hidden.merge(acc, times(hidden))
 	} else {

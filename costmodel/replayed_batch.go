@@ -220,11 +220,12 @@ func (x *together) trains(number int, groups []*replaying, last bool) {
 
 // account keeps what groups did, and adds the micro-batch to Meeting.
 func (x *together) account(groups []*replaying) {
-	longest, late := x.prices.Hidden, -1
+	var longest, forward units.Seconds
+	late, behind := -1, units.Seconds(x.update.layers-1)
 	x.behind = 0
 	for n, r := range groups {
 		longest = max(longest, r.out.Meeting)
-		x.behind = max(x.behind, units.Seconds(x.update.layers-1)*r.lengths[1])
+		forward, x.behind = max(forward, behind*r.lengths[0]), max(x.behind, behind*r.lengths[1])
 		x.out.Tasks = append(x.out.Tasks, r.out.Tasks...)
 		for i := range r.seats {
 			r.sums(&x.out.Ranks[r.seats[i].rank], i)
@@ -241,7 +242,11 @@ func (x *together) account(groups []*replaying) {
 	if x.took != nil {
 		return
 	}
-	x.out.Meeting += longest + x.prices.MicroBatch
+	hides := x.behind
+	if x.prices.BothPasses {
+		hides += forward
+	}
+	x.out.Meeting += longest + max(0, x.prices.Hidden-hides) + x.prices.MicroBatch
 	if u := x.update; u.gathers { // once in a micro-batch, and not in either pass
 		x.out.Meeting -= u.restGather
 	}

@@ -138,7 +138,7 @@ func TestBatchMeetsAsItIsPriced(t *testing.T) {
 		}
 		want := over.Step
 		for m, side := range b.Micro {
-			longest, backward := over.Hidden, units.Seconds(0)
+			var longest, forward, backward units.Seconds
 			for _, g := range side {
 				meeting := func(by Recompute, loss bool) units.Seconds {
 					of := g.Job
@@ -154,11 +154,16 @@ func TestBatchMeetsAsItIsPriced(t *testing.T) {
 					return x.Meeting
 				}
 				longest = max(longest, meeting(g.Job.Recompute, true))
-				forward := meeting(RecomputeFull, false) - meeting(RecomputeNone, false)
+				once := meeting(RecomputeFull, false) - meeting(RecomputeNone, false)
 				share := units.Seconds(j.Model.Layers-1) / units.Seconds(j.Model.Layers)
-				backward = max(backward, share*(meeting(g.Job.Recompute, false)-forward))
+				forward, backward = max(forward, share*once), max(backward, share*(meeting(g.Job.Recompute, false)-once))
 			}
-			if want += longest + over.MicroBatch; m == len(b.Micro)-1 {
+			if want += longest + over.MicroBatch; j.zero() == Zero3 {
+				want += max(0, over.Hidden-forward-backward)
+			} else {
+				want += max(0, over.Hidden-backward)
+			}
+			if m == len(b.Micro)-1 {
 				want += max(0, over.Behind-backward)
 			}
 		}

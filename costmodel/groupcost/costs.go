@@ -71,13 +71,15 @@ type Costs struct {
 	// its micro-batches.
 	MicroBase, Fixed units.Seconds
 	// Hidden is the time of the exchange of parameters and gradients that overlaps with the
-	// layers of a micro-batch. A micro-batch cannot be shorter.
-	Hidden units.Seconds
+	// passes of a micro-batch: with both where BothPasses (zero3), else with the backward pass
+	// alone (zero2). The micro-batch is longer by what these are too short for.
+	Hidden     units.Seconds
+	BothPasses bool
 	// Behind is the time of the exchange once a step that overlaps with the backward pass of
 	// the last micro-batch. The step is longer by what that pass is too short for.
 	Behind units.Seconds
-	// Layers is how many the model has; 0 of a published model. Of Behind each layer's part
-	// but one travels beside a layer's backward pass.
+	// Layers is how many the model has; 0 of a published model. Of Hidden and Behind each layer's
+	// part but one travels beside a layer's pass.
 	Layers int
 	// Longest is the longest sequence that the model allows; 0 is no limit.
 	Longest units.Tokens

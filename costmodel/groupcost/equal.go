@@ -15,7 +15,7 @@ import (
 // Numbers of devices are left out for which c lacks a class of some pool, on its own or
 // in a mix.
 func (c *Costs) AsEqual() *Costs {
-	out := &Costs{MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden, Behind: c.Behind, Layers: c.Layers, Longest: c.Longest, Pools: []Pool{c.onePool()}}
+	out := &Costs{MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden, BothPasses: c.BothPasses, Behind: c.Behind, Layers: c.Layers, Longest: c.Longest, Pools: []Pool{c.onePool()}}
 	perNode := len(c.Pools[0].Ranks[0])
 	for _, node := range out.Pools[0].Ranks {
 		perNode = min(perNode, len(node))

@@ -10,6 +10,21 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
+// What travels beside passes does so beside those of equal devices.
+func TestAsEqualHasTheExchange(t *testing.T) {
+	for zero, both := range map[costmodel.ZeRO]bool{costmodel.Zero2: false, costmodel.Zero3: true} {
+		q, j := referenceJob(t, "1x2 h100_sxm + 1x2 a100_sxm", nil)
+		j.Zero, j.OverlapZero = zero, true
+		c, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{EqualShares: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := c.AsEqual(); c.BothPasses != both || e.BothPasses != both || e.Hidden != c.Hidden || e.Hidden == 0 || e.Layers != c.Layers {
+			t.Errorf("%s: beside passes %v (both: %v), of equal devices %v (%v)", zero, c.Hidden, c.BothPasses, e.Hidden, e.BothPasses)
+		}
+	}
+}
+
 // Taken for equal, a cluster of two types runs at the pace of the slower one and
 // holds what the tighter one does.
 func TestAsEqual(t *testing.T) {

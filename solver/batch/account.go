@@ -41,8 +41,8 @@ func Interval(p *Problem, plan *Plan) (costmodel.Estimate, error) {
 
 // accountOf is the time of an evaluated plan with its error by the laws that its prices come
 // from; nil where the prices have no laws. In a micro-batch the slowest group of every class
-// counts: one that has less to do has more to spare of the same laws. The backward pass of the
-// last micro-batch goes beside the exchange that overlaps with it.
+// counts: one that has less to do has more to spare of the same laws. Passes go beside the
+// exchange that overlaps with them, of every micro-batch or of the last one.
 //
 // Errors: a missing law.
 func accountOf(p *Problem, plan *Plan) (*costmodel.Step, error) {
@@ -62,7 +62,8 @@ func accountOf(p *Problem, plan *Plan) (*costmodel.Step, error) {
 		}
 		switch { // no ZeRO stage has both
 		case p.Hidden > 0:
-			groups = append(groups, beside.Hidden)
+			all = append(all, costmodel.SideBySide(append(scaled(groups, p.hidesEach()), beside.Hidden)...))
+			groups = scaled(groups, 1-p.hidesEach())
 		case p.Behind > 0 && i == len(plan.Micro)-1:
 			all = append(all, costmodel.SideBySide(append(scaled(groups, p.hides()), beside.Behind)...))
 			groups = scaled(groups, 1-p.hides())

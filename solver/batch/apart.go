@@ -95,7 +95,7 @@ func (p *Problem) workOf(pool int, s units.Tokens) float64 {
 // ofPool is the problem of some sequences on one pool, and its classes among those
 // of the whole. What the last micro-batch hides is the whole plan's, and is not in it.
 func (p *Problem) ofPool(pool int, sequences []int) (*Problem, []int) {
-	own := &Problem{Fleet: p.Fleet[pool : pool+1], MicroBase: p.MicroBase, Hidden: p.Hidden, Fixed: p.Fixed}
+	own := &Problem{Fleet: p.Fleet[pool : pool+1], MicroBase: p.MicroBase, Hidden: p.Hidden, BothPasses: p.BothPasses, Fixed: p.Fixed, Layers: p.Layers}
 	for _, k := range sequences {
 		own.Lengths = append(own.Lengths, p.Lengths[k])
 	}

@@ -19,6 +19,10 @@ func TestEvenkeelIsNeverWorseThanPoolsApart(t *testing.T) {
 	for i := range 100 {
 		p := mixedNodes()
 		p.MicroBase, p.Hidden = units.Seconds(0.05*rng.Float64()), units.Seconds(0.3*rng.Float64())
+		p.BothPasses, p.Layers = i%2 == 0, i%4
+		if own, _ := p.ofPool(1, []int{}); own.cost(0.1) != p.cost(0.1) {
+			t.Fatalf("a pool's micro-batch costs %v, the whole's %v", own.cost(0.1), p.cost(0.1))
+		}
 		p.Lengths = drawBatch(rng, longestHeld(p))
 		apart, err := plannedApart(p)
 		var illegal *IllegalError
@@ -45,7 +49,7 @@ func TestEvenkeelIsNeverWorseThanPoolsApart(t *testing.T) {
 			longest = max(longest, m.slowest())
 		}
 		behind.Behind = 5
-		if other, err := plannedApart(&behind); err != nil || !recommend.Same(other.Time, apart.Time+5-backwardShare*longest) {
+		if other, err := plannedApart(&behind); err != nil || !recommend.Same(other.Time, apart.Time+5-p.hides()*longest) {
 			t.Errorf("batch %d: with 5 s behind the last micro-batch %+v, %v, without %v", i, other, err, apart.Time)
 		}
 		if ours := solvedBy(t, Evenkeel{}, p); slower(ours.Time, apart.Time) {

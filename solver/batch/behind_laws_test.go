@@ -15,12 +15,13 @@ import (
 // devices.
 func groupOfAll(t *testing.T, q *costmodel.Predictor, j costmodel.Job, n int) (*batch.Problem, *batch.Plan, batch.Class) {
 	t.Helper()
-	costs := priced(t, q, j, groupcost.Options{Of: costmodel.Documents{Tokens: j.SeqLen, Count: 1}, NoRecompute: true})
+	again := j.Recompute == costmodel.RecomputeFull
+	costs := priced(t, q, j, groupcost.Options{Of: costmodel.Documents{Tokens: j.SeqLen, Count: 1}, NoRecompute: !again})
 	p, err := batch.NewProblem(costs, slices.Repeat([]units.Tokens{j.SeqLen}, n))
 	if err != nil {
 		t.Fatal(err)
 	}
-	class := slices.IndexFunc(p.Classes, func(c batch.Class) bool { return c.Degree() == p.Devices() })
+	class := slices.IndexFunc(p.Classes, func(c batch.Class) bool { return c.Degree() == p.Devices() && c.Recompute == again })
 	plan := &batch.Plan{}
 	for k := range n {
 		groups := []batch.Group{{Class: class, Sequences: []int{k}}}
@@ -88,6 +89,55 @@ func TestAGroupOfAllTakesWhatItsStepDoes(t *testing.T) {
 		}
 		if hidden == 0 || open == 0 {
 			t.Errorf("%s: hidden wholly for %d lengths, open for long for %d", zero, hidden, open)
+		}
+	}
+}
+
+// So it is with what travels in every micro-batch: gradients behind its backward pass, and with
+// zero3 parameters behind both. The group's own messages, over the same network, hold it up a
+// little, so that a step is priced no longer than it takes; but for recomputation, which adds to
+// the backward pass alone.
+func TestAGroupOfAllTakesWhatItsStepDoesWithShardedGradients(t *testing.T) {
+	for _, of := range []struct {
+		zero  costmodel.ZeRO
+		again costmodel.Recompute
+		most  float64 // that a price may be below
+	}{
+		{costmodel.Zero2, costmodel.RecomputeNone, groupcost.PricesOff},
+		{costmodel.Zero3, costmodel.RecomputeNone, groupcost.PricesOff},
+		{costmodel.Zero2, costmodel.RecomputeFull, groupcost.PricesOff},
+		{costmodel.Zero3, costmodel.RecomputeFull, 0.07},
+	} {
+		hidden, open := 0, 0
+		for _, s := range []units.Tokens{1024, 2048, 4096, 6144, 8192, 9216, 10240, 11264, 12288, 16384} {
+			q, j := networkJob(t, "2x1 h100_sxm", fastNet, s)
+			j.Accumulate, j.Recompute = 2, of.again
+			j.Zero, j.OverlapZero, j.Model.Layers = of.zero, true, 24
+			p, plan, class := groupOfAll(t, q, j, j.Accumulate)
+			for _, err := range batch.Check(p, plan) {
+				t.Error(err)
+			}
+			l := costmodel.ZigZag(costmodel.SplitByShares(s, []float64{0.5, 0.5}), class.Groups)
+			l.Schedule = class.Schedule
+			step, err := costmodel.Simulate(q, j, l, costmodel.SimOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			off := float64(plan.Time/step.Time.Mid) - 1
+			if off > 0.02 || off < -of.most {
+				t.Errorf("%+v, %d tokens: priced at %v, simulated in %v", of, s, plan.Time, step.Time.Mid)
+			}
+			group := plan.Micro[0].Groups[0].Time
+			switch beside := plan.Micro[0].Time - p.MicroBase - group; {
+			case beside < 1e-9:
+				hidden++
+			case beside > group/4:
+				open++
+			}
+			t.Logf("%+v, %d tokens: %+.1f %%; the group takes %v, %v travels beside it", of, s, 100*off, group, p.Hidden)
+		}
+		if hidden == 0 || open == 0 {
+			t.Errorf("%+v: hidden wholly for %d lengths, open for long for %d", of, hidden, open)
 		}
 	}
 }

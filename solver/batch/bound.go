@@ -15,8 +15,8 @@ import (
 //
 // Let every sequence k have a price p_k and let P(T) be no less than the prices
 // that one micro-batch with the roof T (the time of its slowest group) can
-// collect. If P(T) <= max(T, Hidden) + MicroBase + b for every T, then the prices of
-// all sequences, Σ p_k, are at most Σ_m (max(T_m, Hidden) + MicroBase + b), so that
+// collect. If P(T) <= cost(T) + b for every T (see Problem.cost), then the prices of all
+// sequences, Σ p_k, are at most Σ_m (cost(T_m) + b), so that
 // a plan of M micro-batches takes at least Fixed + Σ p_k - b M. With b <= 0 that is least for
 // the fewest micro-batches the memory allows. What the exchange behind the last micro-batch adds
 // is in withOpen.
@@ -64,11 +64,9 @@ func lowerBound(ctx context.Context, p *Problem, work float64) (units.Seconds, e
 	}
 	b := bounder{most: work}
 	b.t.load(p)
-	if ctx.Err() == nil {
-		if f := newFew(&b.t, fewThorough); f != nil {
-			step, _ := f.least()
-			return units.Seconds(step * (1 - rounding)), nil
-		}
+	if f := newFew(ctx, &b.t, fewThorough); f != nil {
+		step, _ := f.least()
+		return units.Seconds(step * (1 - rounding)), nil
 	}
 	return b.relaxed(ctx), nil
 }
@@ -114,7 +112,7 @@ func (p *Problem) longestAlone() units.Seconds {
 		}
 		most = max(most, least)
 	}
-	return (p.Fixed + p.MicroBase + max(most, p.Hidden)) * (1 - 1e-12) // sums of a plan may be rounded the other way
+	return (p.Fixed + p.cost(most)) * (1 - 1e-12) // sums of a plan may be rounded the other way
 }
 
 // bounder is the work of LowerBound, with arrays that are used again.

@@ -54,10 +54,13 @@ func (t *table) leastOf(y Layout) units.Seconds {
 }
 
 // spreadOver is what so many micro-batches take at least of which the groups do so
-// much work. More micro-batches take no less.
+// much work: as their cost is convex, what equal ones do. More micro-batches take no less. None
+// is where the work is done in a micro-batch that there is anyway, which it makes longer.
 func (t *table) spreadOver(micro int, work float64) float64 {
-	base := slices.Min(t.base)
-	return float64(micro)*t.cost(base) + max(0, work-float64(micro)*max(0, t.hidden-base))
+	if micro == 0 {
+		return work
+	}
+	return float64(micro) * t.cost(slices.Min(t.base)+work/float64(micro))
 }
 
 // setWork works out what items take at least, with what the devices are worth now.
@@ -93,7 +96,7 @@ func (t *table) besideLongest() float64 {
 			continue
 		}
 		roof, in := t.base[c]+times[longest], float64(t.tokens[longest])
-		if roof < t.hidden { // what joins the group may be for nothing
+		if roof*t.hidesEach < t.hidden { // what joins the group costs less than it takes
 			in = float64(t.cap[c])
 		}
 		left := sum - h.beside(c)

@@ -29,13 +29,7 @@ func Check(p *Problem, plan *Plan) []error {
 		time, last = c.micro(i, &plan.Micro[i])
 		total += time
 	}
-	hides := backwardShare * last
-	if n := float64(p.Layers); n > 0 {
-		hides *= (n - 1) / n
-	}
-	if hides < float64(p.Behind) {
-		total += float64(p.Behind) - hides
-	}
+	total += c.left(p.Behind, backwardShare*last)
 	for k, n := range c.seen {
 		if n != 1 {
 			c.add("sequence %d (%s) is trained %s", k, units.Count(p.Lengths[k], "token"), units.Count(n, "time"))
@@ -88,9 +82,24 @@ func (c *checker) micro(i int, m *MicroBatch) (time, slowest float64) {
 			used[r] = j
 		}
 	}
-	time = max(slowest, float64(c.p.Hidden)) + float64(c.p.MicroBase)
+	beside := backwardShare * slowest
+	if c.p.BothPasses {
+		beside += forwardShare * slowest
+	}
+	time = slowest + c.left(c.p.Hidden, beside) + float64(c.p.MicroBase)
 	c.same(at+".time_s", float64(m.Time), time)
 	return time, slowest
+}
+
+// left is what an exchange adds that travels beside passes of all layers, but for one of them.
+func (c *checker) left(exchange units.Seconds, passes float64) float64 {
+	if n := float64(c.p.Layers); n > 0 {
+		passes *= (n - 1) / n
+	}
+	if open := float64(exchange) - passes; open > 0 {
+		return open
+	}
+	return 0
 }
 
 // group checks one group and returns its time.

@@ -4,13 +4,14 @@
 //
 // A step of micro-batches m with groups g takes, in seconds,
 //
-//	Fixed + Σ_m ( max(Hidden, max_g time(g)) + MicroBase ) + max(0, Behind - 0.6 (L-1)/L T)
-//	time(g) = Base(c) + Σ_k Time(c, s_k),    Σ_k s_k <= Cap(c)
+//	Fixed + Σ_m ( T_m + max(0, Hidden - h T_m) + MicroBase ) + max(0, Behind - 0.6 (L-1)/L T)
+//	T_m = max_g time(g),    time(g) = Base(c) + Σ_k Time(c, s_k),    Σ_k s_k <= Cap(c)
 //
 // where c is the class of group g, s_k are the lengths of its sequences in tokens, and T is
-// max_g time(g) of the last micro-batch, of which the backward pass takes six tenths, of all
+// T_m of the last micro-batch, of which the backward pass takes six tenths, of all
 // but one of the model's L layers: where something travels behind that once a step (Behind),
-// the longest is the last.
+// the longest is the last. What travels in every micro-batch (Hidden) does so behind both passes,
+// with h = 0.9 (L-1)/L, or as Behind does.
 // Groups of a micro-batch share no device; micro-batches run one after another. The
 // prices Base, Time and Cap come from package costmodel/groupcost: from fitted laws or
 // from a published cost model. All strategies use the same prices, so they can be compared.

@@ -227,7 +227,8 @@ func TestNotModelledSaysWhoTakesPartInTheExchange(t *testing.T) {
 		{Problem{}, nil},
 		{Problem{Fixed: 1}, []string{"whether or not it trains"}},
 		{Problem{Fixed: 1, Behind: 1}, []string{"whether or not it trains", "behind the backward pass of the last micro-batch"}},
-		{Problem{MicroBase: 1, Hidden: 1}, []string{"whether or not it trains", "behind all that a micro-batch does"}},
+		{Problem{MicroBase: 1, Hidden: 1}, []string{"whether or not it trains", "gradients are taken to travel behind every micro-batch's backward pass, 60 %"}},
+		{Problem{MicroBase: 1, Hidden: 1, BothPasses: true}, []string{"whether or not it trains", "parameters and gradients are taken to travel behind both passes of every micro-batch, 90 %"}},
 	} {
 		notes := NotModelled(&c.p, nil)[len(NotModelled(&Problem{}, nil)):]
 		if len(notes) != len(c.want) {

@@ -154,7 +154,7 @@ func (k *knapsack) plan(ctx context.Context, now float64) *Plan {
 	for of := 1; of <= n; of++ {
 		time[of] = math.Inf(1)
 		for q := 1; q <= of && q < len(micro); q++ {
-			t := time[of-q] + float64(micro[q].Time+k.p.MicroBase)
+			t := time[of-q] + float64(k.p.cost(micro[q].Time))
 			if of == q { // one of a plan's is the last, whichever: Evaluate takes the best
 				t += float64(k.p.open(micro[q].Time))
 			}
@@ -184,7 +184,7 @@ func (k *knapsack) plan(ctx context.Context, now float64) *Plan {
 }
 
 // shortest is the shortest micro-batch of so many sequences that is found, nil if none
-// takes less than hi; none takes less than lo. Its time is without what every one takes.
+// takes less than hi; none takes less than lo. Its time is that of its slowest group.
 func (k *knapsack) shortest(ctx context.Context, sequences int, lo, hi float64) *MicroBatch {
 	best := k.within(sequences, hi)
 	for range alikeHalvings {
@@ -205,7 +205,7 @@ func (k *knapsack) shortest(ctx context.Context, sequences int, lo, hi float64) 
 // within is a micro-batch of so many sequences that takes at most such a time; nil where
 // devices train too few, or groups find no place.
 func (k *knapsack) within(sequences int, time float64) *MicroBatch {
-	if time < float64(k.p.Hidden) || k.fill(time) < sequences {
+	if k.fill(time) < sequences {
 		return nil
 	}
 	var kinds []groupKind
@@ -214,7 +214,7 @@ func (k *knapsack) within(sequences int, time float64) *MicroBatch {
 		kinds = append(kinds, x)
 		room -= x.offset
 	}
-	m := &MicroBatch{Time: k.p.Hidden}
+	m := &MicroBatch{}
 	for i, count := range k.spread(kinds, sequences) {
 		if count > 0 {
 			m.Groups = append(m.Groups, Group{Class: kinds[i].class, Sequences: make([]int, count)})

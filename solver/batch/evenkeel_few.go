@@ -15,7 +15,7 @@ type few struct {
 	rooms int       // numbers of devices, by pool, that groups may have: the last is all
 	fits  [][]int32 // by class: the rooms that have its devices
 	less  []int32   // by class: how many rooms below these is what it leaves
-	group []float64 // by set and class: of a group, seconds; infinite where another does as well with no more devices
+	group []float64 // by set and class: of a group, seconds; infinite where another's does as well on no more devices
 	time  []float64 // by set and room: of its slowest group, at best
 	with  []ofSet   // by set and room: the group of its first sequence
 	micro []float64 // by set: of micro-batches
@@ -26,19 +26,31 @@ type few struct {
 type ofSet struct{ class, set int32 }
 
 const (
-	// fewSequences bounds the sets. What is looked at is bounded too: a training loop waits for
-	// a twentieth of a second at most, who asks for more, or for a bound, for half a second.
+	// fewSequences bounds the sets. What is looked at is bounded too, as a search is that an
+	// effort allows: some milliseconds, a twentieth and half of a second on a machine of 2024.
 	fewSequences = 12
+	fewQuick     = 5e6
 	fewOnline    = 1e8
 	fewThorough  = 1e9
-	fewRooms     = 1 << 20 // of all sets: 16 MB, and some more for the classes
+	fewRooms     = 1 << 20 // of all sets, and of all classes: some 20 MB
 )
 
+// few is how much may be looked at to plan a few sequences exactly.
+func (e Effort) few() float64 {
+	switch e {
+	case Quick:
+		return fewQuick
+	case Thorough:
+		return fewThorough
+	}
+	return fewOnline
+}
+
 // newFew is nil where a batch has too many sequences, or its devices are too many for those,
-// so that more than so much is to be looked at; and where there is no plan.
-func newFew(t *table, most float64) *few {
-	n := t.items()
-	if n > fewSequences {
+// so that more than so much is to be looked at; where ctx ends; and where there is no plan.
+func newFew(ctx context.Context, t *table, most float64) *few {
+	n, classes := t.items(), len(t.base)
+	if n > fewSequences || ctx.Err() != nil {
 		return nil
 	}
 	f := &few{t: t, full: 1<<n - 1, rooms: 1}
@@ -46,20 +58,26 @@ func newFew(t *table, most float64) *few {
 	for _, size := range t.size {
 		stride = append(stride, f.rooms)
 		f.rooms *= size + 1
-		if f.rooms<<n > fewRooms {
+		if f.rooms<<n > fewRooms || f.rooms*classes > fewRooms {
 			return nil
 		}
 	}
-	f.listRooms(stride)
-	steps := 0
-	for _, rooms := range f.fits {
-		steps += len(rooms)
+	steps := 0.0 // of each way to take a group out of a set
+	for _, uses := range t.uses {
+		rooms := 1.0
+		for i, u := range uses {
+			rooms *= float64(t.size[i] + 1 - u)
+		}
+		steps += rooms
 	}
-	if math.Pow(3, float64(n))*float64(steps) > most {
+	if math.Pow(3, float64(n))*steps+float64(f.full*classes*classes) > most {
 		return nil
 	}
+	f.listRooms(stride)
 	f.setGroups()
-	f.setTimes()
+	if !f.setTimes(ctx) {
+		return nil
+	}
 	f.setMicro()
 	if math.IsInf(f.micro[f.full], 1) {
 		return nil // infinite prices
@@ -106,7 +124,9 @@ func (f *few) setGroups() {
 		}
 		for c := range of {
 			for by := range of {
-				if by != c && of[by] <= of[c] && fitsIn(t.uses[by], t.uses[c]) {
+				// One that must be within a node may find no place where c does.
+				places := t.anywhere || t.p.Classes[c].One || !t.p.Classes[by].One
+				if by != c && of[by] <= of[c] && fitsIn(t.uses[by], t.uses[c]) && places {
 					of[c] = math.Inf(1)
 					break
 				}
@@ -115,11 +135,14 @@ func (f *few) setGroups() {
 	}
 }
 
-// setTimes finds the groups of all sets.
-func (f *few) setTimes() {
+// setTimes finds the groups of all sets, unless ctx ends.
+func (f *few) setTimes(ctx context.Context) bool {
 	classes := len(f.t.base)
 	f.time, f.with = make([]float64, (f.full+1)*f.rooms), make([]ofSet, (f.full+1)*f.rooms)
 	for set := 1; set <= f.full; set++ {
+		if ctx.Err() != nil {
+			return false
+		}
 		time, with := f.time[set*f.rooms:][:f.rooms], f.with[set*f.rooms:][:f.rooms]
 		for room := range time {
 			time[room] = math.Inf(1)
@@ -142,6 +165,7 @@ func (f *few) setTimes() {
 			}
 		}
 	}
+	return true
 }
 
 // of is the time of a micro-batch's slowest group, on all devices.
@@ -203,14 +227,7 @@ func (f *few) write(s *state) {
 
 // tryFew plans a batch of few sequences, and says whether that is all there is to do.
 func (pl *Planner) tryFew(ctx context.Context) bool {
-	if ctx.Err() != nil {
-		return false
-	}
-	most := fewOnline
-	if pl.options.Effort == Thorough {
-		most = fewThorough
-	}
-	f := newFew(&pl.t, most)
+	f := newFew(ctx, &pl.t, pl.options.Effort.few())
 	if f == nil {
 		return false
 	}

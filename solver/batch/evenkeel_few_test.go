@@ -15,7 +15,7 @@ func TestWhatIsFew(t *testing.T) {
 	few := func(p *Problem) bool {
 		var of table
 		of.load(p)
-		return newFew(&of, fewOnline) != nil
+		return newFew(t.Context(), &of, fewOnline) != nil
 	}
 	if !few(twoNodes(4000, 900, 900, 1800, 7000)) {
 		t.Error("five sequences on eight devices are not few")
@@ -48,7 +48,7 @@ func TestFewWithoutRoomOnNodes(t *testing.T) {
 	}
 	var of table
 	of.load(p)
-	step, _ := newFew(&of, fewOnline).least()
+	step, _ := newFew(t.Context(), &of, fewOnline).least()
 	if of.anywhere || math.Abs(step-0.05) > 1e-12 {
 		t.Fatalf("%v s at least (anywhere: %v), want three groups of two at once", step, of.anywhere)
 	}

@@ -172,7 +172,7 @@ func (p *polisher) swaps(b, h *bin, k, j int, others float64, best *change) {
 	mine, theirs := t.time[b.class], t.time[h.class]
 	most := b.time // that the other group may take
 	if h.micro != b.micro {
-		most = max(p.s.roofs[h.micro], t.hidden) + b.time - others
+		most = t.cost(p.s.roofs[h.micro]) - t.micro + b.time - others
 	}
 	for w, other := range h.items {
 		d := t.tokens[it] - t.tokens[other]
@@ -198,10 +198,10 @@ func (p *polisher) consider(b, h *bin, from, to, others float64, c change, best 
 		roof = max(roof, to)
 		c.lower = b.time - max(from, to)
 	} else {
-		raised = max(to, p.s.roofs[h.micro], p.t.hidden) - max(p.s.roofs[h.micro], p.t.hidden)
+		raised = p.t.cost(max(to, p.s.roofs[h.micro])) - p.t.cost(p.s.roofs[h.micro])
 		c.lower = b.time - from
 	}
-	c.gain = max(b.time, p.t.hidden) - max(roof, p.t.hidden) - raised
+	c.gain = p.t.cost(b.time) - p.t.cost(roof) - raised
 	if c.gain < leastGain && (c.lower < leastGain || h.micro != b.micro && to > p.s.roofs[h.micro]-leastGain) {
 		return // gains nothing, and could be undone for as much
 	}

@@ -84,7 +84,8 @@ func (pl *Planner) tryAt(ctx context.Context, shares []float64) bool {
 	if pl.best.total <= enough || ctx.Err() != nil {
 		return false
 	}
-	if pl.noisy.find(ctx, t.p.raised(shares, noiseMost)) != nil {
+	pl.noisy.read(t.p.raised(shares, noiseMost))
+	if pl.noisy.search(ctx) != nil {
 		return false // ctx is done: at the true prices there was a plan
 	}
 	pl.found.copyFrom(&pl.noisy.best)

@@ -68,13 +68,11 @@ func (s *starter) setLevels() {
 		serial += least
 		alone = max(alone, first)
 	}
-	most := max(2*alone-low, serial, t.hidden-low)
+	most := max(2*alone-low, serial)
 	s.levels = s.levels[:0]
 	ratio := s.grain.ratio
 	for x := min(alone, most/10) / levelRange; x < most*ratio; x *= ratio {
-		if low+x*ratio > t.hidden { // lower ones cost as much
-			s.levels = append(s.levels, low+x)
-		}
+		s.levels = append(s.levels, low+x)
 		if x > 2*alone {
 			ratio = max(ratio, farLevels)
 		}

@@ -11,21 +11,22 @@ type item = int32
 
 // table holds a problem in plain arrays, as the planner uses it. Times are in seconds.
 type table struct {
-	p      *Problem
-	order  []int32     // by item: index of the sequence in Problem.Lengths
-	tokens []int64     // by item: length, falling
-	all    []item      // all items
-	time   [][]float64 // by class and item: Pricer.Time, +Inf where it does not fit
-	base   []float64   // by class: Class.Base
-	cap    []int64     // by class: Class.Cap, tokens
-	uses   [][]int     // by class and pool: Class.Uses
-	size   []int       // by pool: number of devices
-	micro  float64     // Problem.MicroBase
-	hidden float64     // Problem.Hidden
-	behind float64     // Problem.Behind
-	hides  float64     // Problem.hides
-	fixed  float64     // Problem.Fixed
-	rest   float64     // what micro-batches but the last take at least, where behind > 0: see quickSum
+	p         *Problem
+	order     []int32     // by item: index of the sequence in Problem.Lengths
+	tokens    []int64     // by item: length, falling
+	all       []item      // all items
+	time      [][]float64 // by class and item: Pricer.Time, +Inf where it does not fit
+	base      []float64   // by class: Class.Base
+	cap       []int64     // by class: Class.Cap, tokens
+	uses      [][]int     // by class and pool: Class.Uses
+	size      []int       // by pool: number of devices
+	micro     float64     // Problem.MicroBase
+	hidden    float64     // Problem.Hidden
+	behind    float64     // Problem.Behind
+	hides     float64     // Problem.hides
+	hidesEach float64     // Problem.hidesEach
+	fixed     float64     // Problem.Fixed
+	rest      float64     // what micro-batches but the last take at least, where behind > 0: see quickSum
 
 	// Devices of different pools are compared by their worth: the share of the whole fleet
 	// that one device is (see setWorth).
@@ -43,7 +44,9 @@ type table struct {
 }
 
 // cost is the time of a micro-batch whose slowest group takes roof, in seconds.
-func (t *table) cost(roof float64) float64 { return max(roof, t.hidden) + t.micro }
+func (t *table) cost(roof float64) float64 {
+	return max(roof, (1-t.hidesEach)*roof+t.hidden) + t.micro
+}
 
 // open is Problem.open of a plan whose highest roof is top: that of its last micro-batch.
 func (t *table) open(top float64) float64 { return max(0, t.behind-t.hides*top) }
@@ -78,7 +81,7 @@ func (t *table) items() int { return len(t.tokens) }
 // load reads a problem, into the arrays there are.
 func (t *table) load(p *Problem) {
 	t.p, t.micro, t.hidden, t.behind, t.fixed = p, float64(p.MicroBase), float64(p.Hidden), float64(p.Behind), float64(p.Fixed)
-	t.hides = float64(p.hides())
+	t.hides, t.hidesEach = float64(p.hides()), float64(p.hidesEach())
 	t.loadItems(p)
 	t.loadClasses(p)
 	t.loadPools(p)

@@ -31,21 +31,39 @@ func exact(p *Problem) float64 {
 		low := set & -set
 		for sub := set; sub > 0; sub = (sub - 1) & set {
 			if sub&low != 0 {
-				best[set] = min(best[set], max(e.team[sub*e.states+e.states-1], float64(p.Hidden))+float64(p.MicroBase)+best[set&^sub])
+				best[set] = min(best[set], e.micro(sub)+best[set&^sub])
 			}
 		}
 	}
 	least := math.Inf(1)
 	for last := e.full; last > 0; last = (last - 1) & e.full { // of any micro-batch as the last
 		slowest := e.team[last*e.states+e.states-1]
-		hides := 0.6 * slowest
-		if p.Layers > 0 {
-			hides *= float64(p.Layers-1) / float64(p.Layers)
+		if math.IsInf(slowest, 1) {
+			continue
 		}
-		beside := float64(p.Fixed) + max(0, float64(p.Behind)-hides) + best[e.full&^last]
-		least = min(least, max(slowest, float64(p.Hidden))+float64(p.MicroBase)+beside)
+		least = min(least, e.micro(last)+max(0, float64(p.Behind)-0.6*e.passes(slowest))+float64(p.Fixed)+best[e.full&^last])
 	}
 	return least
+}
+
+// micro is the least time of a micro-batch of a set.
+func (e *exactSearch) micro(set int) float64 {
+	slowest, share := e.team[set*e.states+e.states-1], 0.6
+	if math.IsInf(slowest, 1) {
+		return slowest
+	}
+	if e.p.BothPasses {
+		share = 0.9
+	}
+	return slowest + max(0, float64(e.p.Hidden)-share*e.passes(slowest)) + float64(e.p.MicroBase)
+}
+
+// passes is a group's time for all layers but one.
+func (e *exactSearch) passes(time float64) float64 {
+	if n := float64(e.p.Layers); n > 0 {
+		return time * (n - 1) / n
+	}
+	return time
 }
 
 type exactSearch struct {
@@ -164,8 +182,9 @@ func smallProblem(rng *rand.Rand) *Problem {
 }
 
 // The aim is to be optimal on at least 95 % of 300 small problems, and never more than 2 %
-// above: small problems are planned exactly, and the search that others get is optimal on 94 %
-// of these; and no bound is above what is optimal.
+// above. They are planned exactly, all of them; the search that larger ones get would be optimal
+// on 282, where a third have an exchange beside their passes that is as long as these. And no
+// bound is above what is optimal.
 func TestSmallProblemsAgainstExactSearch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long; goroutines have shorter tests")
@@ -174,6 +193,7 @@ func TestSmallProblemsAgainstExactSearch(t *testing.T) {
 	optimal, worst := besideExact(t, n, func(i int, p *Problem) {
 		if i%3 == 2 {
 			p.Hidden = units.Seconds(i%5) * 0.05 // longer or shorter than passes of groups of short sequences
+			p.BothPasses, p.Layers = i%2 == 0, i%4
 		}
 	})
 	if optimal*100 < n*94 || worst > 0.02 {
@@ -223,12 +243,11 @@ func besideExact(t *testing.T, n int, change func(i int, p *Problem)) (optimal i
 		if err != nil || !near(plan.Time) || !near(least) || !near(pl.Bound()) || float64(max(least, pl.Bound())) > best {
 			t.Fatalf("problem %d: a plan of %v, bounds of %v and %v (%v): the least is %v", i, plan.Time, least, pl.Bound(), err, best)
 		}
-		pl.t.load(p)
-		pl.bound = pl.t.quickBound()
-		pl.anew()
+		pl.read(p)
 		if err := pl.search(context.Background()); err != nil {
 			t.Fatal(err)
 		}
+		pl.further(context.Background())
 		plan = pl.best.plan(&pl.t)
 		Evaluate(p, plan)
 		over := float64(plan.Time)/best - 1

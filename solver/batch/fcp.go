@@ -146,7 +146,7 @@ func (f FCP) plan(t *fcpTable, parts [][]int, least []units.Seconds, than units.
 		} else {
 			t.allot(groups)
 		}
-		sum += max(t.slowest(groups), p.Hidden) + p.MicroBase - least[i]
+		sum += p.cost(t.slowest(groups)) - least[i]
 	}
 	if sum >= than && len(p.Fleet) == 1 {
 		return nil, true
@@ -299,7 +299,7 @@ func (t *fcpTable) atLeast(parts [][]int, work []units.Seconds) []units.Seconds 
 		for i := range t.a.levels {
 			alone = min(alone, t.a.levels[i].base+t.sequence(longest, i))
 		}
-		t.least[i] = max(time, alone, p.Hidden) + p.MicroBase
+		t.least[i] = p.cost(max(time, alone))
 	}
 	return t.least
 }

@@ -115,8 +115,9 @@ func (p *Problem) floor(x groupcost.Part) units.Seconds {
 		}
 		work += max(0, least)
 	}
-	beside := x.Fixed + x.MicroBase
-	sum := beside + max(x.Hidden, sameWay*work/units.Seconds(x.Devices))
+	beside, own := x.Fixed+x.MicroBase, *p
+	own.MicroBase, own.Hidden = x.MicroBase, x.Hidden
+	sum := x.Fixed + own.cost(sameWay*work/units.Seconds(x.Devices))
 	return units.Seconds(withOpen(float64(sum), float64(beside), float64(x.Behind), float64(p.hides())))
 }
 

@@ -220,7 +220,7 @@ func TestPartsTakeNoLessThanTheirFloor(t *testing.T) {
 	for _, x := range []struct {
 		zero    costmodel.ZeRO
 		overlap bool
-	}{{costmodel.Zero1, false}, {costmodel.Zero1, true}, {costmodel.Zero3, false}} {
+	}{{costmodel.Zero1, false}, {costmodel.Zero1, true}, {costmodel.Zero2, true}, {costmodel.Zero3, false}, {costmodel.Zero3, true}} {
 		nearest := 0.0
 		for _, rate := range []units.BytesPerS{slowNet, fastNet} {
 			q, j := networkJob(t, "4x4 h100_sxm", rate, 1)

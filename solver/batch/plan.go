@@ -16,7 +16,7 @@ type Plan struct {
 // the end.
 type MicroBatch struct {
 	Groups []Group       `json:"groups"`
-	Time   units.Seconds `json:"time_s"` // of its slowest group, and Problem.MicroBase
+	Time   units.Seconds `json:"time_s"` // of its slowest group, what that does not hide, and Problem.MicroBase
 }
 
 // Group is a set of devices that train sequences together in one micro-batch.
@@ -36,7 +36,6 @@ func Evaluate(p *Problem, plan *Plan) {
 	plan.Time = p.Fixed
 	for i := range plan.Micro {
 		m := &plan.Micro[i]
-		m.Time = p.Hidden
 		for j := range m.Groups {
 			g := &m.Groups[j]
 			g.Tokens, g.Time = 0, 0
@@ -47,9 +46,8 @@ func Evaluate(p *Problem, plan *Plan) {
 			if len(g.Sequences) > 0 {
 				g.Time += p.Classes[g.Class].Base
 			}
-			m.Time = max(m.Time, g.Time)
 		}
-		m.Time += p.MicroBase
+		m.Time = p.cost(m.slowest())
 		plan.Time += m.Time
 	}
 	if p.Behind > 0 {

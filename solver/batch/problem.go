@@ -21,23 +21,37 @@ type Problem struct {
 	MicroBase units.Seconds
 	Fixed     units.Seconds
 	// Hidden is the time of the exchange of parameters and gradients that overlaps with the
-	// groups of a micro-batch. Without MicroBase no micro-batch takes less.
-	Hidden units.Seconds
+	// passes of a micro-batch: with both where BothPasses, else with the backward pass alone. The
+	// micro-batch is longer by what these are too short for.
+	Hidden     units.Seconds
+	BothPasses bool
 	// Behind is the time of the exchange once a step that overlaps with the backward pass of
 	// the last micro-batch. The step is longer by what that pass is too short for.
 	Behind units.Seconds
-	// Layers is how many the model has: Behind travels beside the backward passes of all but
+	// Layers is how many the model has: Hidden and Behind travel beside the passes of all but
 	// one. 0 is so many that it does not matter.
 	Layers int
 }
 
 // backwardShare is the share of a micro-batch's time that its backward pass takes, behind
-// which gradients may travel, near its least. Of matrix products it is two thirds (gradients of inputs and of weights, for one product forward), of
-// attention five sevenths; but norms take as long forward, and nothing travels behind the
+// which gradients may travel, near its least. Of matrix products it is two thirds (gradients
+// of inputs and of weights, for one product forward), of attention five sevenths; but norms take as long forward, and nothing travels behind the
 // loss. By the laws of four types of GPUs, for a Llama of 8B on one and on eight of them, it
 // is 0.60 to 0.67 of the whole (0.58 where the vocabulary is 128k on the slowest type), and
 // 0.69 to 0.75 with recomputation, which is a part of it.
 const backwardShare = 0.6
+
+// forwardShare is likewise that of its forward pass, behind which parameters may travel: 0.29
+// to 0.34 of the whole by the same laws, 0.22 to 0.25 with recomputation.
+const forwardShare = 0.3
+
+// cost is the time of a micro-batch whose slowest group takes so long: that, the part of Hidden
+// that its passes are too short for, and MicroBase. Both passes are taken together: a third of
+// what travels does so in the forward pass, which takes about a third of the time. With
+// recomputation it takes less, and a micro-batch up to 7 % more than its cost.
+func (p *Problem) cost(slowest units.Seconds) units.Seconds {
+	return max(slowest, (1-p.hidesEach())*slowest+p.Hidden) + p.MicroBase
+}
 
 // open is what a step takes in addition to its micro-batches and Fixed: the part of Behind
 // that the last micro-batch's backward pass is too short for, where its slowest group takes
@@ -46,12 +60,22 @@ func (p *Problem) open(last units.Seconds) units.Seconds {
 	return max(0, p.Behind-p.hides()*last)
 }
 
-// hides is the share of a group's time beside which Behind travels.
-func (p *Problem) hides() units.Seconds {
-	if p.Layers == 0 {
-		return backwardShare
+// hides is the share of a group's time beside which Behind travels, hidesEach that of Hidden.
+func (p *Problem) hides() units.Seconds { return p.ofLayers(backwardShare) }
+
+func (p *Problem) hidesEach() units.Seconds {
+	if p.BothPasses {
+		return p.ofLayers(forwardShare + backwardShare)
 	}
-	return backwardShare * units.Seconds(p.Layers-1) / units.Seconds(p.Layers)
+	return p.ofLayers(backwardShare)
+}
+
+// ofLayers is a share of a group's time without that of one layer.
+func (p *Problem) ofLayers(share units.Seconds) units.Seconds {
+	if p.Layers == 0 {
+		return share
+	}
+	return share * units.Seconds(p.Layers-1) / units.Seconds(p.Layers)
 }
 
 // A Pool is a set of equal devices and a Class a kind of group. Class.Uses has one number

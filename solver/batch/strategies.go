@@ -101,7 +101,11 @@ func NotModelled(p *Problem, leftOut []int) []string {
 		notes = append(notes, "gradients that are added up once a step are taken to travel behind the backward pass of the last micro-batch, 60 % of its time for all layers but one, for which the longest comes last; where they take longer than that, the step is longer by the rest. In a simulated step its loss and the messages of its own groups hide nothing of them")
 	}
 	if p.Hidden > 0 {
-		notes = append(notes, "parameters and gradients are taken to travel behind all that a micro-batch does; where they take longer than that, a simulated step is longer by what hides nothing of them: its all-to-alls, its loss and a layer")
+		beside := "gradients are taken to travel behind every micro-batch's backward pass, 60 %"
+		if p.BothPasses {
+			beside = "parameters and gradients are taken to travel behind both passes of every micro-batch, 90 %"
+		}
+		notes = append(notes, beside+" of its time for all layers but one; where they take longer than that, the micro-batch is longer by the rest. In a simulated step the messages of its own groups hide nothing of them")
 	}
 	return notes
 }
