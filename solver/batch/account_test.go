@@ -144,3 +144,33 @@ func BenchmarkInterval(b *testing.B) {
 		}
 	}
 }
+
+// What the most sequences take that are planned exactly: in a training loop, and by themselves.
+func BenchmarkFewSequences(b *testing.B) {
+	for _, x := range []struct {
+		cluster string
+		n       int
+		effort  batch.Effort
+	}{
+		{"8x8 h100_sxm", 10, batch.Online},
+		{"8x8 h100_sxm", 12, batch.Thorough},
+		{"2x8 h100_sxm + 2x8 a100_sxm", 8, batch.Online},
+		{"2x8 h100_sxm + 2x8 a100_sxm", 10, batch.Thorough},
+	} {
+		p, err := batch.NewProblem(lawCosts(b, x.cluster), drawn(b, "lognormal:median=8000,sd=1.3,seed=12", x.n))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(fmt.Sprintf("%s/%d/effort=%d", x.cluster, x.n, x.effort), func(b *testing.B) {
+			pl, gap := batch.NewPlanner(batch.Options{Effort: x.effort}), 0.0
+			for b.Loop() {
+				plan, err := pl.Plan(b.Context(), p)
+				if err != nil {
+					b.Fatal(err)
+				}
+				gap = 100 * (float64(plan.Time/pl.Bound()) - 1)
+			}
+			b.ReportMetric(gap, "gap-%")
+		})
+	}
+}

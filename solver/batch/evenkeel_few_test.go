@@ -3,7 +3,6 @@ package batch
 import (
 	"context"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -59,15 +58,5 @@ func TestFewWithoutRoomOnNodes(t *testing.T) {
 	}
 	for _, err := range Check(p, plan) {
 		t.Error(err)
-	}
-}
-
-func BenchmarkPlanOfFew(b *testing.B) {
-	rng := rand.New(rand.NewPCG(3, 1))
-	pl := NewPlanner(Options{})
-	for b.Loop() {
-		if _, err := pl.Plan(b.Context(), smallProblem(rng)); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
