@@ -17,7 +17,8 @@ export RAPID_SEED ?= 1
 TIMEOUT ?= 40m
 
 # Tests that run real torch workers, and Slurm. They wait for processes, timers and each
-# other about half of their time, so their packages and the Python tests, in two halves, run side by side.
+# other about half of their time, so their packages run beside the Python tests. Not beside both
+# halves of these: on two slow cores none gains time by it, and deadlines of some pass.
 TORCH    = '^TestTorch'
 # What judges the times it measured has the machine to itself.
 ALONE    = '^TestTorchCalibrateFitCheck$$'
@@ -57,7 +58,7 @@ test: lint ## everything that CI runs
 	CGO_ENABLED=0 $(GO) build ./...
 	$(GO) test -vet=off -race $(UNRACED) -short -timeout $(TIMEOUT) -skip $(TORCH) $(RACE)
 	$(GO) test -vet=off -timeout $(TIMEOUT) -skip $(TORCH) ./...
-	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) test-torch-alone && $(MAKE) -j3 test-torch-others test-python; \
+	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) test-torch-alone && $(MAKE) -j2 test-torch-others test-python; \
 	else echo "SKIPPED: the tests of the torch backend, of Slurm and of the Python package (see above); make test-torch test-python runs them"; fi
 
 torch: # once for both, since only one may install at a time
