@@ -34,6 +34,19 @@ func groupOfAll(t *testing.T, q *costmodel.Predictor, j costmodel.Job, n int) (*
 	return p, plan, p.Classes[class]
 }
 
+// simulatedOfAll is what a step of equal shares in a group of all devices takes.
+func simulatedOfAll(t *testing.T, q *costmodel.Predictor, j costmodel.Job, class batch.Class) units.Seconds {
+	t.Helper()
+	shares := slices.Repeat([]float64{1 / float64(class.Degree())}, class.Degree())
+	l := costmodel.ZigZag(costmodel.SplitByShares(j.SeqLen, shares), class.Groups)
+	l.Schedule = class.Schedule
+	step, err := costmodel.Simulate(q, j, l, costmodel.SimOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return step.Time.Mid
+}
+
 // A group of all devices takes what its step is simulated to take, within what prices are off,
 // whether gradients travel behind its backward pass wholly or are exchanged for several times
 // as long as that is. Between, where both take about as long, it may take longer by what the
@@ -45,16 +58,11 @@ func TestAGroupOfAllTakesWhatItsStepDoes(t *testing.T) {
 			q, j := networkJob(t, "2x1 h100_sxm", fastNet, s)
 			j.Zero, j.OverlapZero, j.Model.Layers = costmodel.Zero0, true, layers
 			p, plan, class := groupOfAll(t, q, j, 1)
-			l := costmodel.ZigZag(costmodel.SplitByShares(s, []float64{0.5, 0.5}), class.Groups)
-			l.Schedule = class.Schedule
-			step, err := costmodel.Simulate(q, j, l, costmodel.SimOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			off := float64(plan.Time/step.Time.Mid) - 1
+			step := simulatedOfAll(t, q, j, class)
+			off := float64(plan.Time/step) - 1
 			t.Logf("%d layers, %d tokens: %+.1f %%", layers, s, 100*off)
 			if p.Layers != layers || math.Abs(off) > groupcost.PricesOff {
-				t.Errorf("%d layers, %d tokens: priced at %v, simulated in %v", layers, s, plan.Time, step.Time.Mid)
+				t.Errorf("%d layers, %d tokens: priced at %v, simulated in %v", layers, s, plan.Time, step)
 			}
 		}
 	}
@@ -68,16 +76,10 @@ func TestAGroupOfAllTakesWhatItsStepDoes(t *testing.T) {
 			for _, err := range batch.Check(p, plan) {
 				t.Error(err)
 			}
-			shares := slices.Repeat([]float64{1 / float64(p.Devices())}, p.Devices())
-			l := costmodel.ZigZag(costmodel.SplitByShares(s, shares), class.Groups)
-			l.Schedule = class.Schedule
-			step, err := costmodel.Simulate(q, j, l, costmodel.SimOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			off := float64(plan.Time/step.Time.Mid) - 1
+			step := simulatedOfAll(t, q, j, class)
+			off := float64(plan.Time/step) - 1
 			if between := s == 8192 && zero == costmodel.Zero0; off > groupcost.PricesOff || off < -groupcost.PricesOff && !between || off < -0.1 {
-				t.Errorf("%s, %d tokens: priced at %v, simulated in %v", zero, s, plan.Time, step.Time.Mid)
+				t.Errorf("%s, %d tokens: priced at %v, simulated in %v", zero, s, plan.Time, step)
 			}
 			switch beside := plan.Time - units.Seconds(j.Accumulate)*plan.Micro[0].Time - p.Fixed; {
 			case beside < 1e-9:
@@ -85,7 +87,7 @@ func TestAGroupOfAllTakesWhatItsStepDoes(t *testing.T) {
 			case beside > plan.Micro[0].Time/2:
 				open++
 			}
-			t.Logf("%s, %d tokens: priced at %v, simulated in %v; the group takes %v, %v behind it", zero, s, plan.Time, step.Time.Mid, plan.Micro[0].Time, p.Behind)
+			t.Logf("%s, %d tokens: priced at %v, simulated in %v; the group takes %v, %v behind it", zero, s, plan.Time, step, plan.Micro[0].Time, p.Behind)
 		}
 		if hidden == 0 || open == 0 {
 			t.Errorf("%s: hidden wholly for %d lengths, open for long for %d", zero, hidden, open)
@@ -117,15 +119,10 @@ func TestAGroupOfAllTakesWhatItsStepDoesWithShardedGradients(t *testing.T) {
 			for _, err := range batch.Check(p, plan) {
 				t.Error(err)
 			}
-			l := costmodel.ZigZag(costmodel.SplitByShares(s, []float64{0.5, 0.5}), class.Groups)
-			l.Schedule = class.Schedule
-			step, err := costmodel.Simulate(q, j, l, costmodel.SimOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			off := float64(plan.Time/step.Time.Mid) - 1
+			step := simulatedOfAll(t, q, j, class)
+			off := float64(plan.Time/step) - 1
 			if off > 0.02 || off < -of.most {
-				t.Errorf("%+v, %d tokens: priced at %v, simulated in %v", of, s, plan.Time, step.Time.Mid)
+				t.Errorf("%+v, %d tokens: priced at %v, simulated in %v", of, s, plan.Time, step)
 			}
 			group := plan.Micro[0].Groups[0].Time
 			switch beside := plan.Micro[0].Time - p.MicroBase - group; {

@@ -26,8 +26,9 @@ type few struct {
 type ofSet struct{ class, set int32 }
 
 const (
-	// fewSequences bounds the sets. What is looked at is bounded too, as a search is that an
-	// effort allows: some milliseconds, a twentieth and half of a second on a machine of 2024.
+	// fewSequences bounds the sets. What is looked at is bounded too, to about what the searches
+	// of an effort take: some milliseconds, less than a twentieth and less than half of a second
+	// (BenchmarkFewSequences).
 	fewSequences = 12
 	fewQuick     = 5e6
 	fewOnline    = 1e8

@@ -60,3 +60,24 @@ func TestFewWithoutRoomOnNodes(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A kind of group that may span nodes is not left out for one that may not, where room on nodes
+// is short; and a context that has ended leaves the batch to what is quick.
+func TestFewMaySpanNodes(t *testing.T) {
+	p := &Problem{
+		Lengths: []units.Tokens{1000, 1000, 1000},
+		Fleet:   []Pool{{Device: "x", Ranks: [][]int{{0, 1, 2}, {3, 4, 5}}}},
+		Classes: []Class{{Name: "2", Uses: []int{2}, Cap: 5000}, {Name: "2, one node", Uses: []int{2}, One: true, Cap: 5000}},
+		Costs:   quadratic{b: 1e-4, speed: []float64{2, 2}},
+	}
+	pl := NewPlanner(Options{})
+	pl.read(p)
+	if !pl.tryFew(t.Context()) || math.Abs(pl.best.total-0.05) > 1e-12 {
+		t.Errorf("%v s", pl.best.total)
+	}
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	if pl.read(p); pl.tryFew(done) {
+		t.Error("planned exactly, with no time left")
+	}
+}
