@@ -61,8 +61,9 @@ type source interface {
 	// floor is a time that no chunks of sequences take less than, together, in one layer on a
 	// stage of n devices of a type, and their loss, without all-to-alls.
 	floor(device string, n int, lengths []units.Tokens) (layer, loss units.Seconds, err error)
-	// moving is what a layer's all-to-alls take on ranks for so many tokens.
-	moving(ranks []int, tokens units.Tokens) (units.Seconds, error)
+	// moving is what a layer's all-to-alls take on ranks for so many tokens; ownCards leaves out
+	// that ranks of a node may share its network cards.
+	moving(ranks []int, tokens units.Tokens, ownCards bool) (units.Seconds, error)
 	// warnings are those of the laws in use.
 	warnings() []string
 }

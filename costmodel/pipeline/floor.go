@@ -43,7 +43,7 @@ func (c *Costs) FloorOn(ranks []int) (layer, loss units.Seconds) {
 		layer, loss = max(layer, l), max(loss, x)
 	}
 	if len(types) == 1 && len(ranks) > 1 {
-		if t := c.leastMovingOn(ranks); t < forever {
+		if t := c.leastMovingOn(ranks, false); t < forever {
 			layer += t
 		}
 	}
@@ -55,7 +55,9 @@ const slack = 0.995
 
 // leastMoving is what all-to-alls take at least for the batch in one layer, among n devices of a
 // type that are spread evenly over as few nodes as can be, or over more; nothing where nodes
-// differ in more than what is left over of them, for then nobody knows which are fastest.
+// differ in more than what is left over of them, for then nobody knows which are fastest. Every
+// rank is taken to have a network card of its own: where they share them an even spread is not
+// the one that moves least.
 func (c *Costs) leastMoving(device string, n int) units.Seconds {
 	var nodes [][]int // ranks of the type
 	for _, node := range c.Nodes() {
@@ -79,7 +81,7 @@ func (c *Costs) leastMoving(device string, n int) units.Seconds {
 			continue
 		}
 		slices.Sort(ranks)
-		least = min(least, c.leastMovingOn(ranks))
+		least = min(least, c.leastMovingOn(ranks, true))
 	}
 	if least == forever {
 		return 0
@@ -89,13 +91,13 @@ func (c *Costs) leastMoving(device string, n int) units.Seconds {
 
 // leastMovingOn is what all-to-alls take at least for the batch in one layer on ranks; forever
 // where there is no price.
-func (c *Costs) leastMovingOn(ranks []int) units.Seconds {
+func (c *Costs) leastMovingOn(ranks []int, ownCards bool) units.Seconds {
 	all, least := units.Tokens(0), forever
 	for _, s := range c.Lengths {
 		all += s
 	}
 	for tokens := all; tokens >= min(all, leastMoved); tokens /= 2 {
-		if t, err := c.from.moving(ranks, tokens); err == nil {
+		if t, err := c.from.moving(ranks, tokens, ownCards); err == nil {
 			least = min(least, t*units.Seconds(float64(all)/float64(tokens)))
 		}
 	}
@@ -106,8 +108,8 @@ func (c *Costs) leastMovingOn(ranks []int) units.Seconds {
 // token.
 const leastMoved = 4096
 
-func (l *laws) moving(ranks []int, tokens units.Tokens) (units.Seconds, error) {
-	p, err := l.packer(ranks)
+func (l *laws) moving(ranks []int, tokens units.Tokens, ownCards bool) (units.Seconds, error) {
+	p, err := l.packerOf(ranks, ownCards)
 	if err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"testing"
 
@@ -53,5 +54,45 @@ func TestFloorOnRanks(t *testing.T) {
 	lacks := costsOf(t, []units.Tokens{10}, 1, 2, &made{lacks: "floor"})
 	if layer, loss := lacks.FloorOn([]int{0, 1}); layer != forever || loss != forever {
 		t.Errorf("%v and %v without prices", layer, loss)
+	}
+}
+
+// Whichever ranks of a type a stage has, their all-to-alls take no less than was said; of four
+// ranks whose nodes have one network card each, three on a node send it 3/4 of a rank's rows, and
+// two a whole. Evenly spread ranks that have cards of their own, or a node, take just that.
+func TestLeastMovingOfAnyRanks(t *testing.T) {
+	for _, of := range []struct {
+		cluster string
+		cards   int
+		n       int
+		reached bool
+	}{
+		{"2x3 h100_sxm", 0, 4, true},
+		{"2x3 h100_sxm", 1, 4, false},
+		{"3x3 h100_sxm", 2, 4, false},
+		{"2x5 h100_sxm", 1, 8, false},
+		{"2x4 h100_sxm", 1, 4, true},
+	} {
+		w := onGPUs(t, of.cluster)
+		for i := range w.job.Cluster.Nodes {
+			w.job.Cluster.Nodes[i].NICs = of.cards
+		}
+		c := w.costs(30000, 9000)
+		said, least := c.leastMoving(c.Device(0), of.n), forever
+		for set := range 1 << c.Devices() {
+			if bits.OnesCount(uint(set)) != of.n {
+				continue
+			}
+			var ranks []int
+			for r := range c.Devices() {
+				if set>>r&1 == 1 {
+					ranks = append(ranks, r)
+				}
+			}
+			least = min(least, c.leastMovingOn(ranks, false))
+		}
+		if said > least || said == 0 || of.reached && said < least {
+			t.Errorf("%d of %s with %d cards a node: at least %v was said, and %v is possible", of.n, of.cluster, of.cards, said, least)
+		}
 	}
 }

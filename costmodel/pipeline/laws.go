@@ -20,8 +20,10 @@ type laws struct {
 	ranks   []costmodel.Rank
 	layers  *costmodel.Layers
 	packers map[string]*costmodel.Packer // by like
-	memory  map[string]costmodel.DeviceMemory
-	rates   map[string]*rates // by device type
+	// The same where each rank has a network card of its own, which plans are not priced by.
+	ownCards map[string]*costmodel.Packer
+	memory   map[string]costmodel.DeviceMemory
+	rates    map[string]*rates // by device type
 }
 
 // FromLaws prices a batch by the laws of a predictor, for the cluster and model of a job. It
@@ -43,7 +45,7 @@ func FromLaws(q *costmodel.Predictor, j costmodel.Job, lengths []units.Tokens) (
 	if err != nil {
 		return nil, err
 	}
-	l := &laws{q: q, job: j, ranks: j.Cluster.Ranks(), layers: layers, packers: map[string]*costmodel.Packer{}, memory: map[string]costmodel.DeviceMemory{}, rates: map[string]*rates{}}
+	l := &laws{q: q, job: j, ranks: j.Cluster.Ranks(), layers: layers, packers: map[string]*costmodel.Packer{}, ownCards: map[string]*costmodel.Packer{}, memory: map[string]costmodel.DeviceMemory{}, rates: map[string]*rates{}}
 	for _, x := range l.ranks {
 		l.memory[x.Device] = q.DeviceMemory(j, x.Device)
 	}
@@ -99,18 +101,29 @@ func (l *laws) group(n int) (costmodel.Group, []float64) {
 	return g, slices.Repeat([]float64{1 / float64(n)}, n)
 }
 
-func (l *laws) packer(ranks []int) (*costmodel.Packer, error) {
-	k := l.like(ranks)
-	if p, ok := l.packers[k]; ok {
+func (l *laws) packer(ranks []int) (*costmodel.Packer, error) { return l.packerOf(ranks, false) }
+
+// packerOf is that of ranks which share their nodes' network cards, or each have one.
+func (l *laws) packerOf(ranks []int, ownCards bool) (*costmodel.Packer, error) {
+	packers, k := l.packers, l.like(ranks)
+	if ownCards {
+		packers = l.ownCards
+	}
+	if p, ok := packers[k]; ok {
 		return p, nil
 	}
 	j := l.job
 	j.Cluster = l.alone(ranks)
+	for i := range j.Cluster.Nodes {
+		if ownCards {
+			j.Cluster.Nodes[i].NICs = 0
+		}
+	}
 	p, err := costmodel.NewPacker(l.q, j)
 	if err != nil {
 		return nil, err
 	}
-	l.packers[k] = p
+	packers[k] = p
 	return p, nil
 }
 

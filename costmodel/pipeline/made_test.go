@@ -169,7 +169,7 @@ func (m *made) floor(string, int, []units.Tokens) (layer, loss units.Seconds, er
 	return 0, 0, m.lacking("floor")
 }
 
-func (m *made) moving([]int, units.Tokens) (units.Seconds, error) { return 0, nil }
+func (m *made) moving([]int, units.Tokens, bool) (units.Seconds, error) { return 0, nil }
 
 func (m *made) warnings() []string { return nil }
 

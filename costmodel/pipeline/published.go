@@ -139,6 +139,6 @@ func (m published) floor(_ string, n int, lengths []units.Tokens) (layer, loss u
 	return units.Seconds(t/float64(m.Layers*n)) + m.Each/units.Seconds(m.Layers), 0, nil
 }
 
-func (published) moving([]int, units.Tokens) (units.Seconds, error) { return 0, nil }
+func (published) moving([]int, units.Tokens, bool) (units.Seconds, error) { return 0, nil }
 
 func (published) warnings() []string { return nil }
