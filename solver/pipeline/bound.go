@@ -1,8 +1,6 @@
 package pipeline
 
 import (
-	"math"
-
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -10,9 +8,9 @@ import (
 // Bound is a time that no plan beats, whatever its chunks, stages and orders. A stage of d
 // devices of a type that takes t seconds for the batch in one layer (Costs.Floor) has at most
 // T/t layers in a step of T seconds, so that T suffices only if stages of all devices have the
-// model's layers together. The last stage has the loss as well. Of a stage of several types
-// every device counts for its share of the layers that the slowest of them alone would
-// have.
+// model's layers together. The last stage has the loss as well. A stage of several types has as
+// many layers as one of the slowest of them would; where too many of these are possible, every
+// device counts for its share.
 //
 // It leaves out what a stage waits for, the filling and draining of the stages, memory,
 // and what is done behind the last pass; and so may be well below what is possible. Where
@@ -73,12 +71,22 @@ func ofAnyStages(p *Problem) units.Seconds {
 type bounder struct {
 	layers int
 	types  []boundType
+	// mixes are the stages of several types, told apart by how many devices of each they have,
+	// unless there are too many of them.
+	mixes []mix
+	told  bool
 }
 
 type boundType struct {
 	count int
 	// alone are the stages of this type by itself, mixed those that have others too.
 	alone, mixed []boundStage
+}
+
+// mix is what one layer and the loss take on a stage of several types, on the slowest of them.
+type mix struct {
+	take        []int // devices, by type
+	layer, loss float64
 }
 
 // boundStage is what one layer and the loss take on so many devices.
@@ -116,81 +124,6 @@ func newBounder(p *Problem) *bounder {
 			}
 		}
 	}
+	b.tell()
 	return b
-}
-
-// suffices says that T seconds are not known to be too few.
-func (b *bounder) suffices(T float64) bool {
-	if T <= 0 {
-		return false
-	}
-	most, all := make([][]float64, len(b.types)), 0.0 // layers, by type and number of devices
-	for i := range b.types {
-		most[i] = b.types[i].most(T)
-		all += most[i][b.types[i].count]
-	}
-	for i := range b.types {
-		t := &b.types[i]
-		others := all - most[i][t.count]
-		for _, s := range t.alone {
-			if s.loss > T {
-				continue
-			}
-			if n := undivided((T - s.loss) / s.layer); n > 0 && others+most[i][t.count-s.devices]+n >= float64(b.layers) {
-				return true
-			}
-		}
-	}
-	return b.mixedLast(T, all)
-}
-
-// mixedLast is suffices where the last stage is of several types. Of its d devices those of a
-// type count, of all layers, for at least as many as if the stage had no loss; with it they
-// have their share of what the stage of this type alone would have.
-func (b *bounder) mixedLast(T, all float64) bool {
-	for at := range b.types[0].mixed { // of as many devices for all types
-		least := math.Inf(1) // layers a device that the loss takes from a type
-		for i := range b.types {
-			t := &b.types[i]
-			s, d := t.mixed[at], float64(t.mixed[at].devices)
-			if s.loss < T {
-				least = min(least, t.each(T)-undivided((T-s.loss)/s.layer)/d)
-			} else {
-				least = min(least, t.each(T))
-			}
-		}
-		if all-float64(b.types[0].mixed[at].devices)*least >= float64(b.layers) {
-			return true
-		}
-	}
-	return false
-}
-
-// each is how many layers a device has at most in a stage of several types.
-func (t *boundType) each(T float64) float64 {
-	each := 0.0
-	for _, s := range t.mixed {
-		each = max(each, undivided(T/s.layer)/float64(s.devices))
-	}
-	return each
-}
-
-// undivided is how many layers fit, none of which is divided.
-func undivided(x float64) float64 { return float64(int64(x * (1 + 1e-12))) }
-
-// most is, by number of devices, how many layers they may have in T seconds.
-func (t *boundType) most(T float64) []float64 {
-	value := make([]float64, t.count+1) // of one stage's devices of this type
-	for _, s := range t.alone {
-		value[s.devices] = max(value[s.devices], undivided(T/s.layer))
-	}
-	each := t.each(T)
-	most := make([]float64, t.count+1)
-	for n := 1; n <= t.count; n++ {
-		most[n] = most[n-1] + each
-		for d := 1; d <= n; d++ {
-			most[n] = max(most[n], most[n-d]+value[d])
-		}
-	}
-	return most
 }

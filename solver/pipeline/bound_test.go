@@ -159,12 +159,13 @@ func TestBoundIsReached(t *testing.T) {
 	}
 }
 
-// The bound of made-up stages is no more than what trying all stages and layers comes to, and
-// with one type as much.
+// The bound of made-up stages is what trying all stages and layers comes to; where stages of
+// several types are too many to be told apart it is no more, and of one type as much.
 func TestBoundByTryingAllStages(t *testing.T) {
-	for seed := range uint64(300) {
+	mixed, lower := 0, 0
+	for seed := range uint64(400) {
 		r := rand.New(rand.NewPCG(seed, 31))
-		b := &bounder{layers: 1 + r.IntN(4), types: make([]boundType, 1+r.IntN(2))}
+		b := &bounder{layers: 1 + r.IntN(4), types: make([]boundType, 1+r.IntN(3))}
 		devices := 0
 		for i := range b.types {
 			b.types[i].count = 1 + r.IntN(3)
@@ -182,17 +183,53 @@ func TestBoundByTryingAllStages(t *testing.T) {
 				}
 			}
 		}
-		least := math.Inf(1)
+		b.tell()
+		least, apart := math.Inf(1), math.Inf(1)
 		counts := make([]int, len(b.types))
 		for i := range counts {
 			counts[i] = b.types[i].count
 		}
 		b.tryAll(counts, b.layers, true, 0, &least)
-		if !b.suffices(least * (1 + 1e-9)) {
+		if !b.told || !b.suffices(least*(1+1e-9)) || !b.sufficesShared(least*(1+1e-9)) {
 			t.Fatalf("seed %d: %v is possible", seed, least)
 		}
-		if len(b.types) == 1 && b.suffices(least*(1-1e-6)) {
+		if b.suffices(least * (1 - 1e-6)) {
 			t.Fatalf("seed %d: less than %v is said to be possible", seed, least)
+		}
+		if b.sufficesShared(least * (1 - 1e-6)) {
+			if lower++; len(b.types) == 1 {
+				t.Fatalf("seed %d: less than %v is said to be possible of one type", seed, least)
+			}
+		}
+		for i := range b.types {
+			for at := range b.types[i].mixed {
+				b.types[i].mixed[at].layer = math.Inf(1)
+			}
+		}
+		if b.tryAll(counts, b.layers, true, 0, &apart); apart > least*(1+1e-9) {
+			mixed++
+		}
+	}
+	if mixed < 50 || lower < 50 {
+		t.Errorf("%d problems are solved best by a stage of several types, and of %d the bound is lower where these are not told apart", mixed, lower)
+	}
+}
+
+// Sets of devices that would be too many to look at, or to divide into stages, are not.
+func TestFewStagesAreToldApart(t *testing.T) {
+	for _, of := range []struct {
+		types, count int
+		told         bool
+	}{{1, 4096, true}, {2, 32, true}, {3, 12, true}, {4, 32, false}, {12, 4, false}} {
+		b := &bounder{layers: 1, types: make([]boundType, of.types)}
+		for i := range b.types {
+			b.types[i].count = of.count
+			for d := 2; d <= 32 && of.types > 1; d *= 2 {
+				b.types[i].mixed = append(b.types[i].mixed, boundStage{d, 1, 0})
+			}
+		}
+		if b.tell(); b.told != of.told || b.told && len(b.mixes)*b.sets() > mostTold {
+			t.Errorf("%d of each of %d types are told apart: %v, in %d stages", of.count, of.types, b.told, len(b.mixes))
 		}
 	}
 }
