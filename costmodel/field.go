@@ -122,11 +122,29 @@ func (f *Field) WidthLog(s op.Shape) float64 {
 }
 
 func (f *Field) logOf(values NodeValues, s op.Shape) float64 {
+	var x [maxFieldAxes]float64
+	for i := range f.Axes {
+		x[i] = f.coord(i, s)
+	}
+	return f.logAt(values, &x)
+}
+
+// attentionLog is Log of attention, of which no shape has to be made.
+func (f *Field) attentionLog(a *op.Attention) float64 {
+	var x [maxFieldAxes]float64
+	for i := range f.Axes {
+		x[i] = f.inTiles(i, attentionAxis(f.Axes[i].Name, a))
+	}
+	return f.logAt(f.Values, &x)
+}
+
+// logAt is the logarithm at a place, of values at the nodes.
+func (f *Field) logAt(values NodeValues, x *[maxFieldAxes]float64) float64 {
 	var place [maxFieldAxes]cell
 	beyond := 0.0
 	for i := range f.Axes {
 		var out float64
-		place[i], out = f.Axes[i].locate(f.coord(i, s))
+		place[i], out = f.Axes[i].locate(x[i])
 		beyond = max(beyond, out)
 	}
 	v := f.blendOf(values, place[:len(f.Axes)], 0, 0)
@@ -180,7 +198,11 @@ func (f *Field) blendOf(values NodeValues, place []cell, axis, base int) float64
 
 // coord is the place of a shape on an axis.
 func (f *Field) coord(axis int, s op.Shape) float64 {
-	x := AxisOf(f.Axes[axis].Name, s)
+	return f.inTiles(axis, AxisOf(f.Axes[axis].Name, s))
+}
+
+// inTiles is a value on an axis, rounded up to whole tiles where it is processed in these.
+func (f *Field) inTiles(axis int, x float64) float64 {
 	if tile := float64(f.Tile); tile > 0 && x > tile && InTiles(f.Axes[axis].Name) {
 		x = math.Ceil(x/tile) * tile
 	}

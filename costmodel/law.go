@@ -13,7 +13,8 @@ import (
 //
 //	t(s) = max(Scale body(s) exp(Correction(s)), Port.Least(s), FLOPs(s)/Peak)   seconds
 //
-// The body is exactly one of Linear, Curve, Attention and GEMM. The true time lies within
+// and inside a tile of attention at least what it is at the end of the tile before. The body is
+// exactly one of Linear, Curve, Attention and GEMM. The true time lies within
 // a 90 % interval around t: from t exp(-h) to t exp(h) where a half width h is known shape
 // by shape (Width, or the half widths of Curve), otherwise from t Spread.Lo to t Spread.Hi.
 type Law struct {
@@ -264,7 +265,8 @@ func (l *Law) Seconds(s op.Shape) units.Seconds {
 		t *= l.Scale
 	}
 	if l.Correction != nil {
-		t *= math.Exp(l.Correction.Log(s))
+		log := l.Correction.Log(s)
+		t = max(t*math.Exp(log), l.tilesBefore(s, log))
 	}
 	return max(units.Seconds(t), l.least(s))
 }

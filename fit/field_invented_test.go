@@ -174,10 +174,10 @@ func stated(law *costmodel.Law, axis string, from, to float64) bool {
 	return slices.ContainsFunc(law.Correction.Switches, func(s costmodel.Switch) bool { return s.Axis == axis && from < s.To && to > s.From })
 }
 
-// attentionFalls tries pairs of random shapes in the hull, and pairs of nodes of
-// the correction, outside the stretches on which the law states a change of kernel.
+// attentionFalls tries pairs of random shapes in the hull, of a tile's last token and the next one's
+// first, and of nodes of the correction, outside the stretches on which the law states a change of kernel.
 // Where the core changes its KV splits it may fall too.
-func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, nodes fallen) {
+func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, edges, nodes fallen) {
 	rng := rand.New(rand.NewPCG(seed, 13))
 	core := law.Attention
 	split := func(s op.Shape) int { return core.Split(s.(op.AttnFwd).Attention) }
@@ -190,6 +190,14 @@ func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, nodes fall
 		for _, g := range growths(s.Attention, rng, end(0), end(1)) {
 			if split(s) == split(g.shape) && !stated(law, g.axis, g.from, g.to) {
 				between.see(law, s, g)
+			}
+		}
+		// At a tile's first token the correction changes at once.
+		if tile := law.Correction.Tile; tile > 0 && s.QLen > units.Tokens(tile) {
+			whole := int(s.QLen) / tile * tile
+			last, first := attentionShape(whole, s.Blocks(), s.QHeads, s.KVHeads), attentionShape(whole+1, s.Blocks(), s.QHeads, s.KVHeads)
+			if split(last) == split(first) && !stated(law, "q_len", float64(whole), float64(whole+1)) {
+				edges.see(law, last, grown{"q_len", first, float64(whole), float64(whole + 1)})
 			}
 		}
 	}
@@ -220,7 +228,7 @@ func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, nodes fall
 			}
 		}
 	}
-	return between, nodes
+	return between, edges, nodes
 }
 
 // gemmFalls tries pairs of products that differ in their rows, outside the

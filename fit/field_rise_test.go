@@ -32,6 +32,16 @@ func (m mostFalls) check(t *testing.T, name string, between, nodes fallen) {
 	}
 }
 
+// noneFall demands that no pair of a tile's last token and the next one's first falls by more
+// than a thousandth.
+func noneFall(t *testing.T, name string, edges fallen) {
+	t.Helper()
+	t.Logf("%s: from tile to tile %s", name, &edges)
+	if edges.tried < 500 || edges.most > 0.001 {
+		t.Errorf("%s: from tile to tile: %s", name, &edges)
+	}
+}
+
 // More tokens, batch or heads never predict less time at the nodes of a learnt
 // law unless it splits keys differently, and hardly ever between them.
 func TestAttentionLawsRise(t *testing.T) {
@@ -41,7 +51,8 @@ func TestAttentionLawsRise(t *testing.T) {
 	dev := coreDevice()
 	for seed := range uint64(2) {
 		law := mustCorrect(t, dev, inventedAttention(dev, 600, seed))
-		between, nodes := attentionFalls(law, 4000, seed)
+		between, edges, nodes := attentionFalls(law, 4000, seed)
+		noneFall(t, "invented attention", edges)
 		mostFalls{share: 0.005, fall: 0.03}.check(t, "invented attention", between, nodes)
 	}
 }
@@ -80,7 +91,8 @@ func TestLawsOfRecordingsRise(t *testing.T) {
 			mostFalls{share: 0.15, fall: 0.01}.check(t, all[0].name, between, nodes)
 			continue
 		}
-		between, nodes := attentionFalls(law, 6000, 1)
+		between, edges, nodes := attentionFalls(law, 6000, 1)
+		noneFall(t, all[0].name, edges)
 		mostFalls{share: 0.005, fall: 0.15}.check(t, all[0].name, between, nodes)
 	}
 }
