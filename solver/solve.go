@@ -175,7 +175,7 @@ func (p *Problem) pick(found []strategy.Attempt, bound units.Seconds) (*Plan, er
 		w.base = w.plans[base]
 	}
 	plan := &Plan{
-		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.Strategy.Name(), Taken: at != recommended,
+		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.Strategy.Name(), Taken: w.asked(at, recommended, base),
 		Ranks: p.planRanks(l), Groups: l.Groups, Schedule: l.Schedule, Step: *chosen.Step, Bound: bound,
 		Gap: gapOf(chosen.Time(), bound), Warnings: warnings(found), Notes: notModelled(),
 	}
@@ -183,6 +183,13 @@ func (p *Problem) pick(found []strategy.Attempt, bound units.Seconds) (*Plan, er
 		plan.Compared = append(plan.Compared, w.candidate(i))
 	}
 	return plan, plan.Validate()
+}
+
+// asked says that only a wish explains the choice of a plan in the place of the recommended one:
+// not where it takes as long and gains as surely.
+func (w *weighed) asked(at, recommended, base int) bool {
+	x := w.plans[at]
+	return at != recommended && !(recommend.Same(x.Time, w.plans[recommended].Time) && (base < 0 || !x.Tied(w.plans[base])))
 }
 
 // taken is the place of the attempt that was asked for by name.

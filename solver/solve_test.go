@@ -314,6 +314,37 @@ func TestOfEqualPlansOursIsChosen(t *testing.T) {
 	}
 }
 
+// Asking for the other of two plans that are equally fast, and gain as surely, is no wish against
+// the numbers: where there is a baseline, and where none fits.
+func TestTheOtherOfEqualPlansMayBeTaken(t *testing.T) {
+	p := testProblem(t, "1x(2 fast + 2 slow)", 32768)
+	l := p.posed.EqualRing()
+	step, err := p.posed.Simulate(context.Background(), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := *step
+	slow.Time = step.Time.Times(2)
+	ours := []strategy.Attempt{
+		{Result: strategy.Result{Layout: l, Step: step}, Strategy: &evenkeel.Evenkeel{}},
+		{Result: strategy.Result{Layout: l, Step: step}, Strategy: &evenkeel.Sure{}},
+	}
+	for name, found := range map[string][]strategy.Attempt{
+		"beside a slower ring": append([]strategy.Attempt{{Result: strategy.Result{Layout: l, Step: &slow}, Strategy: baseline.Ring{}}}, ours...),
+		"alone":                ours,
+	} {
+		for _, p.Take = range []string{evenkeel.Name, evenkeel.SureName} {
+			plan, err := p.pick(found, step.Time.Mid/2)
+			if err != nil {
+				t.Fatalf("%s, --take %s: %v", name, p.Take, err)
+			}
+			if plan.Strategy != p.Take || plan.Taken {
+				t.Errorf("%s, --take %s: %s, taken: %v", name, p.Take, plan.Strategy, plan.Taken)
+			}
+		}
+	}
+}
+
 // A deadline that is over before anything begins leaves a plan, which the strategies that
 // come later take as well; one that was asked for by name and not solved says so.
 func TestADeadlineLeavesTheFirstPlan(t *testing.T) {
