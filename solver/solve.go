@@ -2,6 +2,7 @@ package solver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -33,17 +34,23 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	if no := p.room().proveInfeasible(); no != nil {
 		return nil, no
 	}
-	bounded, ctx := p.boundMeanwhile(ctx)
-	found, skipped, err := p.solveEach(ctx, todo, report)
+	bounded, work := p.boundMeanwhile(ctx)
+	found, skipped, err := p.solveEach(work, todo, report)
 	b := bounded()
 	if b.err != nil {
 		return nil, b.err
 	}
+	lendSure(found)
+	late := errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.Cause(ctx))
+	if err == nil || late {
+		var lent bool
+		if found, lent = p.lendRing(ctx, todo, found); lent && late {
+			err = nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	lendSure(found)
-	p.lendRing(ctx, found)
 	// Where it has no plan, that is nothing to tell unless somebody asks for it.
 	if !slices.Contains(names, evenkeel.SureName) {
 		found = slices.DeleteFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == evenkeel.SureName && a.Illegal != "" })
@@ -74,25 +81,30 @@ func lendSure(found []strategy.Attempt) {
 
 // lendRing gives evenkeel the ring whose shares are what the devices have room for, where that
 // fits and nothing that was found does. Searches move whole blocks of tokens and end a hair
-// above the memory; ways out count on the ring (see room.wayOut).
-func (p *Problem) lendRing(ctx context.Context, found []strategy.Attempt) {
-	if slices.ContainsFunc(found, func(a strategy.Attempt) bool { return planOf(&a) != nil }) {
-		return
+// above the memory, or have no time left; ways out count on the ring (see room.wayOut).
+func (p *Problem) lendRing(ctx context.Context, todo []strategy.Strategy, found []strategy.Attempt) (all []strategy.Attempt, lent bool) {
+	ours := slices.IndexFunc(todo, func(s strategy.Strategy) bool { return s.Name() == evenkeel.Name })
+	if ours < 0 || slices.ContainsFunc(found, func(a strategy.Attempt) bool { return planOf(&a) != nil }) {
+		return found, false
 	}
-	at := slices.IndexFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == evenkeel.Name })
 	l, fits := p.room().ring()
-	if at < 0 || !fits {
-		return
+	if !fits {
+		return found, false
 	}
 	step, err := p.posed.Simulate(ctx, l)
 	if err != nil {
-		return // as if nothing fitted
+		return found, false // as if nothing fitted
+	}
+	at := slices.IndexFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == evenkeel.Name })
+	if at < 0 { // the time was up before it had a layout at all
+		at, found = len(found), append(found, strategy.Attempt{Strategy: todo[ours]})
 	}
 	why := "ring in rank order, shares in proportion to what each rank has room for: nothing else was found that fits"
 	found[at] = strategy.Attempt{
 		Strategy: found[at].Strategy,
 		Result:   strategy.Result{Layout: l, Step: step, Evaluated: found[at].Evaluated + 1, Stopped: found[at].Stopped, Why: why},
 	}
+	return found, true
 }
 
 // floor is what LowerBound says.

@@ -13,7 +13,8 @@ import (
 // SolveEach runs strategies one after the other. Every layout that fits is a
 // seed for those that come later: they may start from it, and need not simulate
 // it again. A strategy without any layout on this cluster is skipped and told
-// why; so is one that ctx left no time for, unless nothing fits before it.
+// why; so is one that ctx left no time for. Where nothing fits before that, it is the
+// error, beside what was found.
 func SolveEach(ctx context.Context, p *Problem, todo []Strategy, report func(Progress)) (found []Attempt, skipped []string, err error) {
 	p.Seeds, p.Base = []Result{}, nil
 	defer p.Sim.Until(nil)
@@ -45,7 +46,7 @@ func SolveEach(ctx context.Context, p *Problem, todo []Strategy, report func(Pro
 		}
 	}
 	if len(p.Seeds) == 0 && late != nil {
-		return nil, nil, late
+		return found, skipped, late
 	}
 	return found, skipped, nil
 }
