@@ -276,7 +276,8 @@ func parseCount(s, of string) (int, error) {
 // GPU models (see DeviceFor) and fills the link classes that are empty and needed
 // (a node of one device has no inner link, a cluster of one node no network):
 // with the given class, or else with the profile's only one. A class that the
-// cluster's links state counts as known; AssumeLinks then gives it laws.
+// cluster's links state counts as known; AssumeLinks then gives it laws. As many
+// network cards as devices of a node are none that these share (NICs 0).
 //
 // Errors name the unknown device type or link class with those there are and
 // the nearest, or the flag (--link, --network) that settles an open choice, or
@@ -298,6 +299,9 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	out.Nodes = slices.Clone(c.Nodes)
 	for i := range out.Nodes {
 		n := &out.Nodes[i]
+		if n.NICs == n.Size() { // which nobody shares, as where none are stated: such nodes are alike
+			n.NICs = 0
+		}
 		if n.Size() < 2 && n.Link == "" {
 			continue
 		}

@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -167,6 +168,15 @@ func TestResolve(t *testing.T) {
 	}
 	if got, err := two.Resolve(one, "", ""); err != nil || got.Nodes[0].Link != "nvlink" || got.Network != "nvlink" {
 		t.Errorf("the only class: %+v: %v", got, err)
+	}
+	cards := Cluster{Nodes: slices.Clone(two.Nodes)}
+	cards.Nodes[0].NICs, cards.Nodes[1].NICs = 8, 1
+	if got, err := cards.Resolve(one, "", ""); err != nil || got.Nodes[0].NICs != 0 || got.Nodes[1].NICs != 0 || cards.Nodes[0].NICs != 8 {
+		t.Errorf("a card for every device: %+v (from %+v): %v", got, cards, err)
+	}
+	cards.Nodes[0].NICs = 4
+	if got, err := cards.Resolve(one, "", ""); err != nil || got.Nodes[0].NICs != 4 {
+		t.Errorf("a card for two devices: %+v: %v", got, err)
 	}
 	single := Cluster{Nodes: two.Nodes[1:]}
 	if got, err := single.Resolve(&Profile{Devices: p.Devices}, "", ""); err != nil || !cmp.Equal(got, single) {
