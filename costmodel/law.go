@@ -13,9 +13,9 @@ import (
 //
 //	t(s) = max(Scale body(s) exp(Correction(s)), Port.Least(s), FLOPs(s)/Peak)   seconds
 //
-// and inside a tile of attention at least what it is at the end of the tile before. The body is
-// exactly one of Linear, Curve, Attention and GEMM. The true time lies within
-// a 90 % interval around t: from t exp(-h) to t exp(h) where a half width h is known shape
+// and inside a tile of attention forward at least what it is at the end of the tile before
+// (tilesBefore). The body is exactly one of Linear, Curve, Attention and GEMM. The true time lies
+// within a 90 % interval around t: from t exp(-h) to t exp(h) where a half width h is known shape
 // by shape (Width, or the half widths of Curve), otherwise from t Spread.Lo to t Spread.Hi.
 type Law struct {
 	Op      op.Kind    `json:"op"`
