@@ -125,14 +125,23 @@ func models(members []op.Member) []string {
 	return slices.Compact(names)
 }
 
-// AssumeLinks completes a cluster with links that nobody measured: it names the link
+// AssumeLinks is AssumeLinksBeside of who measured no link.
+func AssumeLinks(p *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, error) {
+	return AssumeLinksBeside(p, &costmodel.Profile{}, c)
+}
+
+// AssumeLinksBeside completes a cluster with links that nobody measured: it names the link
 // classes that the cluster leaves open, between nodes and between unlike devices of a
 // node, and adds their groups and assumed laws to the profile. The names of the cluster
 // must be those of device types (see costmodel.Cluster.Resolve).
 //
-// Errors name the device whose datasheet lacks a rate, and the flag that chooses a
-// measured link class instead.
-func AssumeLinks(p *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, error) {
+// Own is what of the profile its user measured. A class over which it has collectives
+// between nodes of the cluster's devices is the network, and gets laws only of what it
+// lacks.
+//
+// Errors name the device whose datasheet lacks a rate, or the classes among which nothing
+// decides, and the flag that chooses a link class.
+func AssumeLinksBeside(p, own *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, error) {
 	out := c
 	out.Nodes = slices.Clone(c.Nodes)
 	for i := range out.Nodes {
@@ -144,14 +153,16 @@ func AssumeLinks(p *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, 
 			continue
 		}
 		if err := assumeInside(p, n); err != nil {
-			return c, err
+			return c, &costmodel.FieldError{Field: fmt.Sprintf("nodes[%d].link", i), Err: err}
 		}
 	}
-	if len(out.Nodes) < 2 || out.Network != "" {
+	if len(out.Nodes) < 2 {
 		return out, nil
 	}
-	out.Network = NetworkLink
-	return out, assumeNetwork(p, out)
+	if err := assumeBetween(p, own, &out); err != nil {
+		return c, &costmodel.FieldError{Field: "network", Err: err}
+	}
+	return out, nil
 }
 
 // assumeInside makes up the link between the devices of a node: like devices
@@ -214,14 +225,14 @@ func slowest(p *costmodel.Profile, members []op.Member, flag string, rate func(o
 // assumeNetwork makes up the links between nodes: among all devices, and among every
 // choice of device types or nodes whose adapters or inner links are faster, for a group that
 // has none of the slowest goes at its own rate.
-func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster) error {
+func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster, add func(costmodel.AssumedWire)) error {
 	var whole costmodel.AssumedWire
 	var parts [][]costmodel.Node
 	for _, part := range c.TypesTogether() {
 		parts = append(parts, part.Nodes)
 	}
 	for i, nodes := range append(parts, c.FasterTogether(p)...) {
-		w, err := networkOf(p, nodes)
+		w, err := networkOf(p, nodes, c.Network)
 		if err != nil {
 			return err
 		}
@@ -229,7 +240,7 @@ func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster) error {
 			whole = w
 		}
 		if i == 0 || w.One > whole.One || w.All > whole.All {
-			assumeWire(p, w)
+			add(w)
 		}
 	}
 	return nil
@@ -238,7 +249,7 @@ func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster) error {
 // networkOf is the link between nodes. A hop crosses one adapter, and so does each
 // rank's share of an all-to-all. Other collectives leave a node through all its adapters
 // at once, as far as the links inside it go.
-func networkOf(p *costmodel.Profile, nodes []costmodel.Node) (costmodel.AssumedWire, error) {
+func networkOf(p *costmodel.Profile, nodes []costmodel.Node, class string) (costmodel.AssumedWire, error) {
 	var all []op.Member
 	one, together := math.Inf(1), math.Inf(1)
 	for _, n := range nodes {
@@ -255,16 +266,19 @@ func networkOf(p *costmodel.Profile, nodes []costmodel.Node) (costmodel.AssumedW
 		all = append(all, n.Devices...)
 	}
 	w := costmodel.AssumedWire{
-		Class: NetworkLink, Members: op.Merged(all), Nodes: len(nodes), Latency: costmodel.NetLatency,
+		Class: class, Members: op.Merged(all), Nodes: len(nodes), Latency: costmodel.NetLatency,
 		One: units.BytesPerS(one), All: units.BytesPerS(max(one, together)),
 	}
 	w.Port = portOf(p.Devices, op.NewGroupType(w.Members, w.Nodes, w.Class))
 	return w, nil
 }
 
+// bySheets says whose rate an assumed link has; see costmodel.AssumedWire.
+const bySheets = "the slowest datasheet rate of its members"
+
 // assumeWire adds a link nobody measured, unless its group is there.
 func assumeWire(p *costmodel.Profile, w costmodel.AssumedWire) {
-	w.By = "the slowest datasheet rate of its members"
+	w.By = bySheets
 	g, laws := w.Laws()
 	if slices.ContainsFunc(p.Groups, func(o op.GroupType) bool { return o.Name == g.Name }) {
 		return

@@ -245,7 +245,7 @@ func (o problem) referenced(cluster costmodel.Cluster, own []profiles.Reference)
 	if err := cluster.Contradicts(o.link, o.network); err != nil {
 		return known{}, o.ofCluster(err)
 	}
-	if cluster, err = fit.AssumeLinks(k.profile, chosenLinks(cluster, o)); err != nil {
+	if cluster, err = fit.AssumeLinksBeside(k.profile, ofUser(merged), chosenLinks(cluster, o)); err != nil {
 		return known{}, o.ofCluster(err)
 	}
 	if k.cluster, err = cluster.Resolve(k.profile, "", ""); err != nil {
@@ -267,6 +267,14 @@ func (o problem) referenced(cluster costmodel.Cluster, own []profiles.Reference)
 		k.notes = append(k.notes, "what is assumed, and how the plan rests on it, is said below it; measure your own: evenkeel calibrate")
 	}
 	return k, nil
+}
+
+// ofUser is the profile of the given ones; an empty one where there are none.
+func ofUser(merged []profiles.Reference) *costmodel.Profile {
+	if len(merged) == 0 {
+		return &costmodel.Profile{}
+	}
+	return merged[0].Profile
 }
 
 // filling is what references add to profiles that know their GPU models.
