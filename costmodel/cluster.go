@@ -294,7 +294,7 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	if err := c.Contradicts(link, network); err != nil {
 		return Cluster{}, err
 	}
-	inside := linkChoice{linkClasses(p), c.linkNames(), "--link"}
+	inside := linkChoice{LinkClasses(p), c.linkNames(), "--link"}
 	out := c
 	out.Nodes = slices.Clone(c.Nodes)
 	for i := range out.Nodes {
@@ -333,7 +333,8 @@ func (c Cluster) Contradicts(link, network string) error {
 	return nil
 }
 
-func linkClasses(p *Profile) []string {
+// LinkClasses lists the link classes of a profile's groups, sorted.
+func LinkClasses(p *Profile) []string {
 	var classes []string
 	for _, g := range p.Groups {
 		if !slices.Contains(classes, g.Link) {

@@ -137,7 +137,8 @@ func AssumeLinks(p *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, 
 //
 // Own is what of the profile its user measured. A class over which it has collectives
 // between nodes of the cluster's devices is the network, and gets laws only of what it
-// lacks.
+// lacks. Where datasheets are silent too, its only class stands for an open one, as it does
+// in Resolve.
 //
 // Errors name the device whose datasheet lacks a rate, or the classes among which nothing
 // decides, and the flag that chooses a link class.
@@ -153,7 +154,9 @@ func AssumeLinksBeside(p, own *costmodel.Profile, c costmodel.Cluster) (costmode
 			continue
 		}
 		if err := assumeInside(p, n); err != nil {
-			return c, &costmodel.FieldError{Field: fmt.Sprintf("nodes[%d].link", i), Err: err}
+			if n.Link = onlyClass(own, n.Devices); n.Link == "" {
+				return c, &costmodel.FieldError{Field: fmt.Sprintf("nodes[%d].link", i), Err: choosing(err, own, "--link")}
+			}
 		}
 	}
 	if len(out.Nodes) < 2 {
@@ -172,7 +175,7 @@ func assumeInside(p *costmodel.Profile, n *costmodel.Node) error {
 	if len(models(n.Devices)) == 1 {
 		class, of = DeviceLink, func(s op.Sheet) float64 { return max(s.LinkPerS, s.HostPerS) }
 	}
-	rate, err := slowest(p, n.Devices, "--link", of)
+	rate, err := slowest(p, n.Devices, of)
 	if err != nil {
 		return err
 	}
@@ -206,16 +209,12 @@ func linkOf(p *costmodel.Profile, members []op.Member) string {
 }
 
 // slowest is the least rate that the datasheets of members give.
-func slowest(p *costmodel.Profile, members []op.Member, flag string, rate func(op.Sheet) float64) (float64, error) {
+func slowest(p *costmodel.Profile, members []op.Member, rate func(op.Sheet) float64) (float64, error) {
 	least := math.Inf(1)
 	for _, m := range members {
 		own := rate(sheetOf(p.Devices, m.Device))
 		if own == 0 {
-			class := "net"
-			if flag == "--link" {
-				class = "bus"
-			}
-			return 0, fmt.Errorf("no link between %s and others was measured, and its datasheet names no rate; name a link class of the profile with %s, or one of your own with its rate, such as %s %s=25GB/s", m.Device, flag, flag, class)
+			return 0, fmt.Errorf("no link between %s and others was measured, and its datasheet names no rate", m.Device)
 		}
 		least = min(least, own)
 	}
@@ -253,11 +252,11 @@ func networkOf(p *costmodel.Profile, nodes []costmodel.Node, class string) (cost
 	var all []op.Member
 	one, together := math.Inf(1), math.Inf(1)
 	for _, n := range nodes {
-		net, err := slowest(p, n.Devices, "--network", func(s op.Sheet) float64 { return s.NetPerS })
+		net, err := slowest(p, n.Devices, func(s op.Sheet) float64 { return s.NetPerS })
 		if err != nil {
 			return costmodel.AssumedWire{}, err
 		}
-		inside, err := slowest(p, n.Devices, "--network", func(s op.Sheet) float64 { return max(s.LinkPerS, s.NetPerS) })
+		inside, err := slowest(p, n.Devices, func(s op.Sheet) float64 { return max(s.LinkPerS, s.NetPerS) })
 		if err != nil {
 			return costmodel.AssumedWire{}, err
 		}

@@ -20,13 +20,25 @@ func assumeBetween(p, own *costmodel.Profile, c *costmodel.Cluster) error {
 		case len(measured) == 1:
 			c.Network = measured[0]
 		default:
-			c.Network = NetworkLink
-			return assumeNetwork(p, *c, func(w costmodel.AssumedWire) { assumeWire(p, w) })
+			return assumeUnmeasured(p, own, c)
 		}
 	}
 	if slices.Contains(partly, c.Network) && !slices.ContainsFunc(c.Links, func(l costmodel.Link) bool { return l.Name == c.Network }) {
 		// A silent datasheet is no error yet: nobody may ask for what was not measured.
 		_ = assumeNetwork(p, *c, func(w costmodel.AssumedWire) { complete(p, own, w) })
+	}
+	return nil
+}
+
+// assumeUnmeasured makes up a network that nobody measured.
+func assumeUnmeasured(p, own *costmodel.Profile, c *costmodel.Cluster) error {
+	c.Network = NetworkLink
+	err := assumeNetwork(p, *c, func(w costmodel.AssumedWire) { assumeWire(p, w) })
+	if err == nil {
+		return nil
+	}
+	if c.Network = onlyClass(own, devicesOf(*c)); c.Network == "" {
+		return choosing(err, own, "--network")
 	}
 	return nil
 }
@@ -114,4 +126,29 @@ func variantsOver(own *costmodel.Profile, link string, k op.Kind) []op.Variant {
 		return []op.Variant{{}}
 	}
 	return all
+}
+
+// onlyClass is the link class of a profile that has one, where it knows all members.
+func onlyClass(own *costmodel.Profile, members []op.Member) string {
+	var known []string
+	for _, d := range own.Devices {
+		known = append(known, costmodel.ModelOf(d.Name))
+	}
+	if classes := costmodel.LinkClasses(own); len(classes) == 1 && among(models(members), known) {
+		return classes[0]
+	}
+	return ""
+}
+
+// choosing adds to the error of a silent datasheet how a link class is chosen.
+func choosing(err error, own *costmodel.Profile, flag string) error {
+	class := "net"
+	if flag == "--link" {
+		class = "bus"
+	}
+	have := "name a link class of the profile"
+	if classes := costmodel.LinkClasses(own); len(classes) > 0 {
+		have = "name a link class that the profile was measured over (" + strings.Join(classes, ", ") + ")"
+	}
+	return fmt.Errorf("%w; %s with %s, or one of your own with its rate, such as %s %s=25GB/s", err, have, flag, flag, class)
 }

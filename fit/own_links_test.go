@@ -176,3 +176,52 @@ func TestMeasuredNetworkOfSomeModels(t *testing.T) {
 		t.Errorf("of one among both: %q", l.Assumed)
 	}
 }
+
+// Where datasheets are silent, the only class of one's own stands for an open link, as it does
+// without references: among unlike devices of a node, and between nodes.
+func TestOnlyLinkClassStandsForOpenOnes(t *testing.T) {
+	silent := func(_ string, s *op.Sheet) { *s = op.Sheet{} }
+	all := costmodel.StepCollectives()
+	for _, cluster := range []string{"1x(1 a/engine + 1 b/engine)", "1x2 b/engine", "2x1 a/engine", "2x2 b/engine"} {
+		own := measuredOnly("a", "b")
+		own.Groups = nil
+		own.Laws = slices.DeleteFunc(own.Laws, func(l costmodel.Law) bool { return l.Group != "" })
+		wire := overLink("socket", 1, all, "a")
+		own.Groups, own.Laws, own.Devices = wire.Groups, append(own.Laws, wire.Laws...), append(own.Devices, wire.Devices...)
+		eachSheet(own, silent)
+		p := *own
+		c, err := AssumeLinksBeside(&p, own, named(t, own, cluster))
+		if err != nil {
+			t.Errorf("%s: %v", cluster, err)
+			continue
+		}
+		plain, err := named(t, own, cluster).Resolve(own, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Network != plain.Network || c.Nodes[0].Link != plain.Nodes[0].Link || len(p.Laws) != len(own.Laws) {
+			t.Errorf("%s: links %q, network %q, %d more laws; without references %q and %q", cluster, c.Nodes[0].Link, c.Network, len(p.Laws)-len(own.Laws), plain.Nodes[0].Link, plain.Network)
+		}
+	}
+}
+
+// It does not for devices that it does not know, nor is one of several taken: the error names
+// them with the flag.
+func TestSeveralLinkClassesAreNamed(t *testing.T) {
+	for name, x := range map[string]struct {
+		more *costmodel.Profile
+		want string
+	}{
+		"others'": {&costmodel.Profile{}, "(socket) with --link, or one of your own with its rate, such as --link bus=25GB/s"},
+		"several": {overLink("bus", 1, nil, "b"), "(bus, socket) with --link, or one of your own with its rate, such as --link bus=25GB/s"},
+	} {
+		own := overLink("socket", 1, nil, "a")
+		own.Devices, own.Groups = append(own.Devices, x.more.Devices...), append(own.Groups, x.more.Groups...)
+		p := beside(own, "a", "b")
+		eachSheet(p, func(_ string, s *op.Sheet) { *s = op.Sheet{} })
+		_, err := AssumeLinksBeside(p, own, named(t, p, "1x(1 a/engine + 1 b/engine)"))
+		if err == nil || err.Error() != "no link between a/engine and others was measured, and its datasheet names no rate; name a link class that the profile was measured over "+x.want {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
