@@ -16,6 +16,7 @@ type MissingLawError struct {
 	Op      op.Kind
 	Variant op.Variant
 	On      string // device type, group signature or link class
+	Link    string // the link class alone, where it is of one
 	// Sorted head widths and precisions for which the device has laws of this op that
 	// differ from the missing one in nothing else.
 	HeadDims []int
@@ -177,7 +178,21 @@ func remedy(it string, laws ...*MissingLawError) string {
 		}
 	}
 	kinds, flags := toMeasure(laws)
-	return fmt.Sprintf("measure %s: evenkeel calibrate --fresh --only %s%s, then fit again", it, listed(kinds, ","), flags)
+	return fmt.Sprintf("measure %s: evenkeel calibrate --fresh --only %s%s, then fit again%s", it, listed(kinds, ","), flags, stating(laws))
+}
+
+// stating is the way out of who cannot measure links: whoever plans may state their rates.
+func stating(laws []*MissingLawError) string {
+	var ways []string
+	for _, m := range laws {
+		if way := fmt.Sprintf("--network %s=25GB/s between nodes, --link %s=25GB/s inside one", m.Link, m.Link); m.Link != "" && !slices.Contains(ways, way) {
+			ways = append(ways, way)
+		}
+	}
+	if len(ways) == 0 {
+		return ""
+	}
+	return "; or plan with a rate that you state, which counts as assumed, such as " + strings.Join(ways, ", and ")
 }
 
 // toMeasure is what a calibration is to be told to measure laws: --only's ops, and the flags

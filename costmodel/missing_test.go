@@ -86,3 +86,33 @@ func TestAllMissingLawsAreNamedAtOnce(t *testing.T) {
 		t.Errorf("%v\nwant %s", err, want)
 	}
 }
+
+// Of links who cannot measure them may state the rate, class by class; of devices nobody can.
+func TestMissingLawsOfLinksMayBeStated(t *testing.T) {
+	of := func(k op.Kind, link string) *MissingLawError {
+		_, _, err := NewPredictor(&Profile{}).Over(link, k, []op.Member{{Device: "fast", Count: 2}})
+		missing, ok := errors.AsType[*MissingLawError](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		return missing
+	}
+	send, gather, bus := of(op.KindSendRecv, "net"), of(op.KindAllGather, "net"), of(op.KindSendRecv, "bus")
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{send, "no law for send_recv on links of class net in the profile; measure it: evenkeel calibrate --fresh --only send_recv, then fit again" +
+			"; or plan with a rate that you state, which counts as assumed, such as --network net=25GB/s between nodes, --link net=25GB/s inside one"},
+		{
+			&MissingLawsError{Missing: []*MissingLawError{send, gather, bus, {Op: op.KindNorm, On: "fast"}}},
+			"no law for send_recv, all_gather on links of class net, nor for send_recv on links of class bus, nor for norm on fast in the profile; measure them: evenkeel calibrate --fresh --only send_recv,all_gather,norm, then fit again" +
+				"; or plan with a rate that you state, which counts as assumed, such as --network net=25GB/s between nodes, --link net=25GB/s inside one, and --network bus=25GB/s between nodes, --link bus=25GB/s inside one",
+		},
+		{&MissingLawError{Op: op.KindNorm, On: "fast"}, "no law for norm on fast in the profile; measure it: evenkeel calibrate --fresh --only norm, then fit again"},
+	} {
+		if c.err.Error() != c.want {
+			t.Errorf("%v\nwant %s", c.err, c.want)
+		}
+	}
+}

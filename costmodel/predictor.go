@@ -240,7 +240,7 @@ func (q *Predictor) findOver(link string, kind op.Kind, members []op.Member) (la
 			return law, transferFactor, nil
 		}
 	}
-	return nil, 0, &MissingLawError{Op: kind, On: "links of class " + link}
+	return nil, 0, &MissingLawError{Op: kind, On: "links of class " + link, Link: link}
 }
 
 // wireLaw is one variant of a collective over a link class.
