@@ -237,21 +237,23 @@ func speedup(c solver.Candidate) string {
 }
 
 // candidateMemory is the memory of a candidate's fullest rank. A candidate
-// knows its peak only; the capacity follows from whose peak that is.
+// knows its peak only; the capacity follows from whose peak that is. Equal shares
+// need as much on every device, and the fullest rank is on the smallest.
 func candidateMemory(d *solver.Plan, c solver.Candidate) costmodel.Memory {
 	layout := layoutOf(d, c)
 	if len(layout.Shards) != len(d.Step.Ranks) {
 		return costmodel.Memory{States: c.Peak}
 	}
-	for r, m := range d.Job.MemoryWith(layout, func(r int) costmodel.DeviceMemory {
+	fullest := costmodel.Memory{States: c.Peak}
+	for _, m := range d.Job.MemoryWith(layout, func(r int) costmodel.DeviceMemory {
 		of := d.Step.Ranks[r].Memory
 		return costmodel.DeviceMemory{Capacity: of.Capacity, LayerToken: of.LayerToken}
 	}) {
-		if m.Peak() == c.Peak && d.Step.Ranks[r].Memory.Capacity > 0 {
-			return m
+		if m.Peak() == c.Peak && m.Capacity > 0 && (fullest.Capacity == 0 || m.Capacity < fullest.Capacity) {
+			fullest = m
 		}
 	}
-	return costmodel.Memory{States: c.Peak}
+	return fullest
 }
 
 // layoutOf is a candidate's layout, which may be the plan's own.

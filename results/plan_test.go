@@ -255,6 +255,22 @@ func TestCandidateMemoryFindsTheCapacity(t *testing.T) {
 	}
 }
 
+// Equal shares need as much of every device; the fullest is the smallest, wherever its rank is.
+func TestCandidateMemoryOfEqualSharesIsOfTheSmallestDevice(t *testing.T) {
+	for small := range 4 {
+		d := testPlan()
+		even := ringOf(slices.Repeat([]units.Tokens{16384 / 4}, 4)...)
+		for r := range d.Step.Ranks {
+			d.Step.Ranks[r].Memory.Capacity = 80 * units.GiB
+		}
+		d.Step.Ranks[small].Memory.Capacity = 45 * units.GiB
+		c := solver.Candidate{Layout: &even, Peak: d.Job.MemoryWith(even, func(int) costmodel.DeviceMemory { return costmodel.DeviceMemory{} })[0].Peak()}
+		if m := candidateMemory(d, c); m.Peak() != c.Peak || m.Capacity != 45*units.GiB {
+			t.Errorf("rank %d is the smallest, yet the fullest has %s", small, m.Capacity)
+		}
+	}
+}
+
 func TestEmptyPlan(t *testing.T) {
 	if out := printPlan(t, &solver.Plan{}); !strings.HasPrefix(out, "PREDICTED") || strings.Contains(out, "NaN") {
 		t.Error(out)
