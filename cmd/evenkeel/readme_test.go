@@ -48,3 +48,26 @@ func TestREADMECommandsRun(t *testing.T) {
 		t.Errorf("only %d commands were found", ran)
 	}
 }
+
+// A rank has None where it has no work in a micro-batch, and a loop over its parts leaves that out.
+func TestREADMELoopsPassOverMicroBatchesWithoutWork(t *testing.T) {
+	for _, path := range []string{"../../README.md", "../../python/README.md"} {
+		readme, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loops := 0
+		for line := range strings.Lines(string(readme)) {
+			if !strings.Contains(line, "for part in ") || !strings.Contains(line, ".of_rank(") {
+				continue
+			}
+			loops++
+			if !strings.Contains(line, "filter(None, ") {
+				t.Errorf("%s: %s", path, line)
+			}
+		}
+		if loops == 0 {
+			t.Errorf("%s: no loop over the parts of a rank was found", path)
+		}
+	}
+}
