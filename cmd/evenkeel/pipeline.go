@@ -100,7 +100,7 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 	p := &pipeline.Problem{Costs: prices.Costs, Stages: o.staged.stages, MIPTime: o.sequences.mipTime, Effort: o.effort}
 	read := append([]string{o.model}, o.sequences.files()...)
 	if earlier != nil {
-		if err := o.staged.onto(p, earlier); err != nil {
+		if err := o.staged.onto(p, earlier, "for stages of this batch's own"); err != nil {
 			return err
 		}
 		read = append(read, o.staged.stagesOf)
@@ -153,10 +153,10 @@ func (s staged) earlier() (*pipeline.Document, error) {
 	return d, nil
 }
 
-// onto has plans be on the stages of an earlier one.
-func (s staged) onto(p *pipeline.Problem, earlier *pipeline.Document) error {
+// onto has plans be on the stages of an earlier one; without says what leaving that out is for.
+func (s staged) onto(p *pipeline.Problem, earlier *pipeline.Document, without string) error {
 	if err := p.OnStagesOf(earlier); err != nil {
-		return usagef("--stages-of %s: %w: give the --cluster and the --model that it was planned for, or leave it out for stages of this batch's own", s.stagesOf, err)
+		return usagef("--stages-of %s: %w: give the --cluster and the --model that it was planned for, or leave it out %s", s.stagesOf, err, without)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	costs "github.com/evenkeel/evenkeel/costmodel/pipeline"
@@ -43,7 +44,7 @@ func (a *app) stagedConfig(o serving) (serve.Config, error) {
 		return serve.Config{}, err
 	}
 	p := &pipeline.Problem{Costs: prices.Costs}
-	if err := o.staged.onto(p, earlier); err != nil {
+	if err := o.staged.onto(p, earlier, "to plan in groups side by side"); err != nil {
 		return serve.Config{}, err
 	}
 	var fleet []serve.SetupPool
@@ -59,9 +60,23 @@ func (a *app) stagedConfig(o serving) (serve.Config, error) {
 	}
 	c.Setup.Limits = c.Limits.Told()
 	for range o.workers {
-		c.Planners = append(c.Planners, &onlineStages{costmodel.NewPredictor(prices.laws.profile), prices.job, earlier, o.moreRoom})
+		c.Planners = append(c.Planners, &onlineStages{costmodel.NewPredictor(prices.laws.profile), prices.job, earlier, o.moreRoomServed})
 	}
 	return c, nil
+}
+
+// moreRoomServed is moreRoom of a server: who sends batches cannot give it flags, and its lengths
+// are not cut here.
+func (o serving) moreRoomServed(err error) string {
+	var ways []string
+	if full, ok := errors.AsType[*costs.NoRoomError](err); !ok || full.Memory.States < full.Memory.Capacity {
+		ways = append(ways, "send shorter sequences")
+	}
+	if costmodel.ZeRO(o.zero) != costmodel.Zero3 {
+		ways = append(ways, "start the server with --zero zero3")
+	}
+	ways = append(ways, fmt.Sprintf("start it without --stages-of %s, to plan in groups side by side", o.staged.stagesOf))
+	return strings.Join(ways, ", or ")
 }
 
 // onlineStages plans on the stages of an earlier plan.

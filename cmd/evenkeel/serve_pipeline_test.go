@@ -6,6 +6,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,5 +95,24 @@ func TestServedPipelines(t *testing.T) {
 	cancel()
 	if made, err := c.Planners[0].Plan(ended, lengths); err != nil || !made.Stopped || made.Pipeline.Time < made.Bound || made.Interval != (costmodel.Estimate{}) {
 		t.Errorf("at the deadline: %+v, %v", made, err)
+	}
+}
+
+// What does not fit on the stages fails with ways out that the server has: flags of solve are none.
+func TestServedPipelinesWithoutRoomSayWhatAServerCanDo(t *testing.T) {
+	a, o, _ := onPipeline(t)
+	o.zero = string(costmodel.Zero2)
+	c, err := a.config(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Planners[0].Plan(t.Context(), []units.Tokens{50_000_000})
+	want := "send shorter sequences, or start the server with --zero zero3, or start it without --stages-of " + o.staged.stagesOf + ", to plan in groups side by side"
+	if err == nil || !strings.HasSuffix(err.Error(), ": "+want) || strings.Contains(err.Error(), "--max-len") {
+		t.Errorf("%v, want %s", err, want)
+	}
+	o.cluster = "1x4 h100_sxm"
+	if _, err := a.config(t.Context(), o); err == nil || !strings.HasSuffix(err.Error(), "or leave it out to plan in groups side by side") {
+		t.Errorf("on another cluster: %v", err)
 	}
 }
