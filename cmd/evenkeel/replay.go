@@ -143,6 +143,9 @@ func (a *app) runReplay(ctx context.Context, o replaying, paths []string) error 
 	var refused []string
 	var torchVersion string
 	if c.Python, torchVersion, refused, err = torch.FindPython(ctx, o.python); err != nil {
+		if errors.Is(err, context.Canceled) {
+			return errors.New("interrupted while a Python with torch was looked for, before any rank was started; no trace was written, and the same command begins again")
+		}
 		return err
 	}
 	for _, r := range refused {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/evenkeel/evenkeel/replay"
 )
 
 // smallModel is a model whose layers run in milliseconds.
@@ -256,6 +260,18 @@ func TestReplayRefusesWrongPlansOfBatches(t *testing.T) {
 		if !errors.As(err, &exit) || exit.ExitCode() != c.code || !strings.Contains(string(out), c.want) {
 			t.Errorf("%q: %v: got %s\nwant %s", c.args, err, out, c.want)
 		}
+	}
+}
+
+// Whoever stops a replay before there are ranks is told what became of it.
+func TestReplayInterruptedBeforeAnyRankIsStarted(t *testing.T) {
+	dir, plan, model := batchPlan(t)
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	o := replaying{out: filepath.Join(dir, "x.trace.jsonl"), model: model, parts: replay.PartsLayer, layers: 1, repeats: 1, kernel: "auto", sampledAbove: "8k", timeout: time.Minute, oversubscribe: true, python: "/no/such/python"}
+	err := (&app{out: io.Discard, errOut: io.Discard}).runReplay(interrupted, o, []string{plan})
+	if want := "interrupted while a Python with torch was looked for, before any rank was started; no trace was written"; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 
