@@ -170,7 +170,7 @@ func (o *problem) lawFlags(c *cobra.Command) {
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
 	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several; pcie=26GB/s states the rate of one that nobody measured")
 	f.StringVar(&o.network, "network", "", "link class between nodes, where the profile has several; net=200Gb/s states the rate of one that nobody measured, of a network card in one direction")
-	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the profile's attention laws have)")
+	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the attention laws of the cluster's devices have)")
 	f.StringVar(&o.recompute, "recompute", string(costmodel.RecomputeNone), "none or full: what the backward pass computes again; auto: whichever fits and makes the shorter step; of --lengths, unless given, whichever is faster, group by group")
 	f.StringVar(&o.zero, "zero", string(costmodel.Zero3), "zero0 to zero3: what is sharded over the ranks; auto: whichever fits and makes the shortest step")
 	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
@@ -403,7 +403,7 @@ func (o problem) job(laws known) (costmodel.Job, error) {
 	if err != nil {
 		return costmodel.Job{}, err
 	}
-	dtype, err := o.precision(laws.profile)
+	dtype, err := o.precision(laws)
 	if err != nil {
 		return costmodel.Job{}, err
 	}
@@ -467,24 +467,50 @@ func readCluster(s string) (costmodel.Cluster, error) {
 	return costmodel.ReadClusterYAML(s, data)
 }
 
-// precision is --dtype, or the only one that the profile's attention laws have.
-func (o problem) precision(p *costmodel.Profile) (op.DType, error) {
+// precision is --dtype, or the only one for which all device types of the cluster have laws of
+// attention. Those of other devices would make it a choice where there is none.
+func (o problem) precision(laws known) (op.DType, error) {
 	if o.dtype != "" {
 		return op.DType(o.dtype), nil
 	}
-	var have []op.DType
-	for _, l := range p.Laws {
-		if l.Op == op.KindAttnFwd && !slices.Contains(have, l.Variant.DType) {
-			have = append(have, l.Variant.DType)
-		}
-	}
+	have, of := laws.precisions()
 	switch len(have) {
 	case 0:
-		return "", usageError{o.orReferences(&costmodel.MissingLawError{Op: op.KindAttnFwd, On: "every device"})}
+		return "", usageError{o.orReferences(&costmodel.MissingLawError{Op: op.KindAttnFwd, On: of})}
 	case 1:
 		return have[0], nil
 	}
-	return "", usagef("the profile has attention laws for %v: choose one with --dtype", have)
+	names := make([]string, len(have))
+	for i, d := range have {
+		names[i] = string(d)
+	}
+	return "", usagef("the profile has attention laws of %s for %s: choose one with --dtype", of, strings.Join(names, ", "))
+}
+
+// precisions are those for which each device type of the cluster has laws of attention, or where
+// no precision is all of theirs, any of them; of names the types.
+func (k known) precisions() (have []op.DType, of string) {
+	var types []string
+	for _, r := range k.cluster.Ranks() {
+		if !slices.Contains(types, r.Device) {
+			types = append(types, r.Device)
+		}
+	}
+	with := map[op.DType][]string{}
+	for _, l := range k.profile.Laws {
+		d := l.Variant.DType
+		if l.Op != op.KindAttnFwd || !slices.Contains(types, l.Device) || slices.Contains(with[d], l.Device) {
+			continue
+		}
+		if with[d] = append(with[d], l.Device); !slices.Contains(have, d) {
+			have = append(have, d)
+		}
+	}
+	onAll := slices.DeleteFunc(slices.Clone(have), func(d op.DType) bool { return len(with[d]) < len(types) })
+	if len(onAll) > 0 {
+		have = onAll
+	}
+	return have, strings.Join(types, ", ")
 }
 
 // writable says, before anything is planned, whether what the flags ask for can be

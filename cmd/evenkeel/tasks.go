@@ -191,7 +191,7 @@ func (a *app) taskPrices(o problem, t *costs.Tasks) (taskPriceList, error) {
 	if err != nil {
 		return taskPriceList{}, err
 	}
-	dtype, err := o.precision(laws.profile)
+	dtype, err := o.precision(laws)
 	if err != nil {
 		return taskPriceList{}, err
 	}
