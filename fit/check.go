@@ -290,16 +290,38 @@ func nothingJudged(p *costmodel.Profile, d *Data, points []Point, missing []stri
 		return fmt.Errorf("none of the %d points has a law in the profile: it has no %s; its laws are on %s; fit a profile from a recording of this machine: evenkeel calibrate", len(points), firstFew(missing), cmp.Or(firstFew(on), "nothing"))
 	case d.Torn > 0 && len(d.Points) == 0:
 		return fmt.Errorf("nothing to judge: no point was read, and the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
-	case len(d.Points) > 0 && len(points) == 0 && d.origins.allForeign():
-		return errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel import")
 	case len(d.Points) > 0 && len(points) == 0:
-		return errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel calibrate")
+		return noneSetAside(p, d)
 	}
 	way := measureMore
 	if d.origins.allForeign() {
 		way = "import more: evenkeel import"
 	}
 	return fmt.Errorf("nothing to judge: of %s, those set aside before the fit where the profile was fitted to them, none is of an op that check knows; %s", units.Count(len(points), "point"), way)
+}
+
+// noneSetAside says why every point of the recordings is one that the laws were fitted to. Where
+// the profile set points aside, they are in what was cut off, or in another recording.
+func noneSetAside(p *costmodel.Profile, d *Data) error {
+	held, way := 0, "check another recording: evenkeel calibrate"
+	for i := range p.Laws {
+		held += p.Laws[i].Held.Points
+	}
+	if d.origins.allForeign() {
+		way = "check another recording: evenkeel import"
+	}
+	if held > 0 {
+		way = "check all that the profile was fitted to, or " + way
+	} else {
+		way = "fit with more points and a --holdout above 0, or " + way
+	}
+	if d.Torn > 0 {
+		way = fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, copy the file again; else %s", units.Count(d.Torn, "recording"), way)
+	}
+	if held > 0 {
+		return fmt.Errorf("nothing to judge: the laws were fitted to all %s of the recordings: none of the %d that were set aside is among them; %s", units.Count(len(d.Points), "point"), held, way)
+	}
+	return fmt.Errorf("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; %s", way)
 }
 
 // unpredicted names a point's op without a law, a composed one with the laws
