@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/evenkeel/evenkeel/internal/doc"
 )
@@ -55,7 +56,7 @@ func CheckJournal(path string) (note string, err error) {
 }
 
 func torn(path string, bytes int64) string {
-	return fmt.Sprintf("%s: a last line of %d bytes was torn and is cut off: its batch was not acknowledged", path, bytes)
+	return fmt.Sprintf("%s: a last line of %d bytes was torn and is cut off: if it was an answer, its batch is planned again, and if an acceptance, its batches were not acknowledged", path, bytes)
 }
 
 // decoded is what a line says, by its kind.
@@ -64,7 +65,8 @@ func decoded(path string, line int, data []byte) (any, error) {
 		T string `json:"t"`
 	}
 	if err := json.Unmarshal(data, &kind); err != nil {
-		return nil, &doc.Error{File: path, Line: line, Msg: err.Error(), Hint: "move the journal away to start without it"}
+		var members map[string]jsontext.Value // strictly, for what is wrong with the line in words
+		return nil, damaged(cmp.Or(doc.DecodeStrict(path, line, data, &members), error(&doc.Error{File: path, Line: line, Field: "t", Msg: "no such kind of line"})))
 	}
 	var says any
 	switch kind.T {
@@ -80,9 +82,18 @@ func decoded(path string, line int, data []byte) (any, error) {
 		return nil, &doc.Error{File: path, Line: line, Field: "t", Value: kind.T, Msg: "no such kind of line", Hint: "another version wrote it? move the journal away to start without it"}
 	}
 	if err := doc.DecodeStrict(path, line, data, says); err != nil {
-		return nil, err
+		return nil, damaged(err)
 	}
 	return says, nil
+}
+
+// damaged is a line that a server did not write like this. Nobody can say of all of them what it
+// held, but what becomes of it without.
+func damaged(err error) error {
+	if e, ok := errors.AsType[*doc.Error](err); ok {
+		e.Hint = "delete the line, and of what it held answers are planned again and accepted batches lost, or move the journal away to start without it"
+	}
+	return err
 }
 
 // openLog opens the journal and puts on the board what it holds. notes tell what was

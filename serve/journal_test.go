@@ -351,10 +351,34 @@ func TestAJournalIsCheckedBeforePricing(t *testing.T) {
 	if err := os.WriteFile(path, append(slices.Clone(data), `{"t":"acc`...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if note, err := CheckJournal(path); !strings.Contains(note, "a last line of 9 bytes was torn") || err != nil {
+	if note, err := CheckJournal(path); !strings.HasSuffix(note, "a last line of 9 bytes was torn and is cut off: if it was an answer, its batch is planned again, and if an acceptance, its batches were not acknowledged") || err != nil {
 		t.Errorf("%q, %v", note, err)
 	}
 	if kept, _ := os.ReadFile(path); string(kept) != string(data) {
 		t.Errorf("what was whole was changed: %s", kept)
+	}
+}
+
+// Damage within a journal is told by its line, in words, with the ways out.
+func TestADamagedJournalSaysWhereAndWhatToDo(t *testing.T) {
+	const way = "; delete the line, and of what it held answers are planned again and accepted batches lost, or move the journal away to start without it"
+	whole := `{"t":"accept","job":"a","batches":[{"step":1,"lengths_tokens":[1]}]}` + "\n"
+	for line, want := range map[string]string{
+		`{`:                         `:2:2: ends in the middle: it was cut short`,
+		`{"t":"accept","job":"a`:    `:2:23: ends in the middle: it was cut short`,
+		"\x00\x00\x00\x00":          `:2:1: `,
+		`{"t":5}`:                   `:2: t: no such kind of line`,
+		`{"t":"drop","job":"a",}`:   `:2:`,
+		`{"t":"drop","job":["a"]}`:  `:2: job: [...]: want a string`,
+		`{"t":"drop","t":"result"}`: `:2:13: key "t" is given twice`,
+	} {
+		path := filepath.Join(t.TempDir(), "j")
+		if err := os.WriteFile(path, []byte(whole+line+"\n"+whole), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := CheckJournal(path)
+		if err == nil || !strings.HasPrefix(err.Error(), path+want) || !strings.HasSuffix(err.Error(), way) || strings.Contains(err.Error(), "jsontext") {
+			t.Errorf("%q: %v, want %s", line, err, want)
+		}
 	}
 }
