@@ -3,8 +3,10 @@ package solver
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 )
 
 // candidates checks the comparison against itself.
@@ -37,11 +39,31 @@ func (f *findings) candidates(p *Plan) {
 		}
 		f.same(at+"time", c.Time, p.Step.Time)
 	}
+	f.leftOut(p, seen)
 	if chosen < 0 {
 		f.add("considered", "none is chosen")
 		return
 	}
 	f.verdicts(p, &p.Compared[chosen])
+}
+
+// leftOut checks that every strategy is there that any plan is compared with, but for those that a
+// warning says were skipped: without the strongest baseline each plan looks good.
+func (f *findings) leftOut(p *Plan, seen map[string]bool) {
+	for _, s := range strategies() {
+		name, claims := s.Name(), s.Claims()
+		// evenkeel-sure picks from the layouts of evenkeel, which is always solved beside it.
+		always := claims.Baseline || claims.Published || name == Default && seen[evenkeel.SureName]
+		if always && !seen[name] && !skipped(p, name) {
+			f.add("considered", "%s is not among them: it is solved for every plan, and no warning says that it was skipped", name)
+		}
+	}
+}
+
+// skipped says whether a plan's warnings tell that the time was up for a strategy: see
+// strategy.SolveEach.
+func skipped(p *Plan, name string) bool {
+	return slices.ContainsFunc(p.Warnings, func(w string) bool { return strings.HasPrefix(w, "strategy "+name+": ") })
 }
 
 // strategy checks that a candidate's strategy and verdict are words that there are.

@@ -27,7 +27,7 @@ func free() map[string]string {
 		"schema": "doc checks it", "tool": "free text", "created": "doc checks its form",
 		"inputs[0].path": "free text", "inputs[0].sha256": "checked by whoever opens the file",
 		"considered[0].why": "free text", "considered[1].why": "free text", "considered[2].why": "free text", "considered[3].why": "free text",
-		"warnings[0]":         "free text",
+		"warnings[0]": "free text", "warnings[1]": "the reason is free text", "warnings[2]": "the reason is free text",
 		"side_by_side.step_s": "of another kind of plan",
 		"settings[0].why":     "free text", "settings[3].why": "free text",
 		"settings[0].lower_bound_s": "of a plan that is not kept", "settings[3].lower_bound_s": "of a plan that is not kept",
@@ -61,7 +61,8 @@ func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := p.pick(attempts, bound)
+	late := []string{"strategy usp-subset: the time was up", "strategy hexiseq: the time was up"}
+	plan, err := p.pick(attempts, late, bound)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 	}
 	plan.Tool, plan.Created = "evenkeel test", "2026-01-31T12:00:00Z"
 	plan.Inputs = []doc.Input{{Path: "x.profile.json", SHA256: strings.Repeat("ab", 32)}}
-	plan.Warnings = []string{"a warning"}
+	plan.Warnings = append([]string{"a warning"}, plan.Warnings...)
 	plan.SideBySide = &SideBySide{Time: plan.Step.Time.Mid / 2, MicroBatches: 2, Groups: 2}
 	own := Setting{Zero: job.Zero, Recompute: job.Recompute, Verdict: Chosen, Bound: plan.Bound}
 	own.of(plan)
@@ -276,6 +277,11 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 		"no reason":           {func(p *Plan) { p.Compared[1].Why = "" }, "considered[1].why: empty"},
 		"none chosen":         {func(p *Plan) { p.Compared = p.Compared[:3] }, "none is chosen"},
 		"twice":               {func(p *Plan) { p.Compared = append(p.Compared, p.Compared[3]) }, "is chosen already"},
+		"no ring":             {func(p *Plan) { p.Compared = p.Compared[1:] }, "considered: ring is not among them: it is solved for every plan, and no warning says that it was skipped"},
+		"no illegal one":      {func(p *Plan) { p.Compared = slices.Delete(p.Compared, 1, 2) }, "considered: ulysses is not among them"},
+		"no usp":              {func(p *Plan) { p.Compared = slices.Delete(p.Compared, 2, 3) }, "considered: usp is not among them"},
+		"not skipped":         {func(p *Plan) { p.Warnings = p.Warnings[:2] }, "considered: hexiseq is not among them"},
+		"sure of nothing":     {func(p *Plan) { p.Compared[3].Strategy = "evenkeel-sure" }, "considered: evenkeel is not among them"},
 		"no memory":           {func(p *Plan) { p.Step.Ranks[0].Memory.Capacity = 1 }, "step.ranks[0].memory"},
 		"no account":          {func(p *Plan) { p.Step.Ranks = p.Step.Ranks[:1] }, "step.ranks: 1 of them"},
 		"bound beaten":        {func(p *Plan) { p.Bound = p.Step.Time.Mid * 2 }, "lower_bound_s"},

@@ -118,11 +118,7 @@ func SolveGiven(ctx context.Context, p *Problem, g Given, report func(Progress))
 	}
 	wanted := *p
 	wanted.Take = fixed{}.Name()
-	plan, err := wanted.pick(found, bound)
-	if plan != nil {
-		plan.Warnings = append(skipped, plan.Warnings...)
-	}
-	return plan, err
+	return wanted.pick(found, skipped, bound)
 }
 
 // Suits says what keeps the layout from being one of a problem.

@@ -55,11 +55,7 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	if !slices.Contains(names, evenkeel.SureName) {
 		found = slices.DeleteFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == evenkeel.SureName && a.Illegal != "" })
 	}
-	plan, err := p.pick(found, b.seconds)
-	if plan != nil {
-		plan.Warnings = append(skipped, plan.Warnings...)
-	}
-	return plan, err
+	return p.pick(found, skipped, b.seconds)
 }
 
 // lendSure gives evenkeel the layout of evenkeel-sure where that is faster: it starts from what
@@ -163,8 +159,8 @@ func planOf(a *strategy.Attempt) *recommend.Plan {
 	return &recommend.Plan{Strategy: a.Strategy.Name(), Baseline: a.Strategy.Claims().Baseline, Time: a.Time(), Step: a.Step}
 }
 
-// pick chooses among attempts and writes the plan.
-func (p *Problem) pick(found []strategy.Attempt, bound units.Seconds) (*Plan, error) {
+// pick chooses among attempts and writes the plan, which says what was skipped.
+func (p *Problem) pick(found []strategy.Attempt, skipped []string, bound units.Seconds) (*Plan, error) {
 	w := weighed{found: found, bound: bound}
 	for i := range found {
 		w.plans = append(w.plans, planOf(&found[i]))
@@ -189,7 +185,7 @@ func (p *Problem) pick(found []strategy.Attempt, bound units.Seconds) (*Plan, er
 	plan := &Plan{
 		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.Strategy.Name(), Taken: w.asked(at, recommended, base),
 		Ranks: p.planRanks(l), Groups: l.Groups, Schedule: l.Schedule, Step: *chosen.Step, Bound: bound,
-		Gap: gapOf(chosen.Time(), bound), Warnings: warnings(found), Notes: notModelled(),
+		Gap: gapOf(chosen.Time(), bound), Warnings: append(skipped, warnings(found)...), Notes: notModelled(),
 	}
 	for i := range found {
 		plan.Compared = append(plan.Compared, w.candidate(i))

@@ -305,7 +305,8 @@ func TestOfEqualPlansOursIsChosen(t *testing.T) {
 		{Result: strategy.Result{Layout: l, Step: step}, Strategy: hexiseq.HexiSeq{}},
 		{Result: strategy.Result{Layout: l, Step: step}, Strategy: &evenkeel.Evenkeel{}},
 	}
-	plan, err := p.pick(found, step.Time.Mid/2)
+	late := []string{"strategy ulysses: the time was up", "strategy usp: the time was up", "strategy usp-subset: the time was up"}
+	plan, err := p.pick(found, late, step.Time.Mid/2)
 	if err != nil {
 		t.Fatal(err)
 	}
