@@ -60,6 +60,8 @@ func (e *Error) Unwrap() error { return e.Err }
 func readError(path string, err error) *Error {
 	hint := ""
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &Error{File: path, Msg: "no such file", Err: err}
 	case errors.Is(err, syscall.EISDIR):
 		hint = "name a file in it"
 	case errors.Is(err, fs.ErrPermission):
