@@ -3,6 +3,7 @@ package multitask
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -112,9 +113,9 @@ func (m Module) validate() error {
 	case m.Task == "":
 		return fmt.Errorf("task: empty: name the task that the module is part of")
 	case m.Layers < 1 || m.Layers > maxLayers:
-		return fmt.Errorf("layers: %d: want 1 to %d", m.Layers, maxLayers)
+		return fmt.Errorf("layers: %s: want 1 to %d", given(m.Layers), maxLayers)
 	case m.Batch < 1 || m.Batch > maxBatch:
-		return fmt.Errorf("batch_samples: %d: want 1 to %d", m.Batch, maxBatch)
+		return fmt.Errorf("batch_samples: %s: want 1 to %d", given(m.Batch), maxBatch)
 	case (m.Shape == nil) == (m.Curve == nil):
 		return fmt.Errorf("shape, curve: want exactly one of the two")
 	case m.Curve != nil:
@@ -122,7 +123,7 @@ func (m Module) validate() error {
 	}
 	s := m.Shape
 	if s.SeqLen < 1 || s.SeqLen > maxSample {
-		return fmt.Errorf("shape.seq_len_tokens: %d: want 1 to %d", int64(s.SeqLen), maxSample)
+		return fmt.Errorf("shape.seq_len_tokens: %s: want 1 to %d", given(s.SeqLen), maxSample)
 	}
 	if s.HeadDim == 0 && (s.QHeads < 1 || s.Hidden%s.QHeads != 0) {
 		return fmt.Errorf("shape.q_heads: %d: want a divisor of hidden, %d, or state head_dim", s.QHeads, s.Hidden)
@@ -131,6 +132,15 @@ func (m Module) validate() error {
 		return fmt.Errorf("shape.%w", err)
 	}
 	return nil
+}
+
+// given is a number that is too small or too large, as it may have been given: 0 is also what
+// reading leaves of a key that is not there.
+func given[N ~int | ~int64](n N) string {
+	if n == 0 {
+		return "missing or 0"
+	}
+	return strconv.FormatInt(int64(n), 10)
 }
 
 func (c Curve) validate() error {

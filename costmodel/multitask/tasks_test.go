@@ -63,9 +63,9 @@ func TestTasksNameWhatIsWrong(t *testing.T) {
 
 		"modules[1] ().name: empty":                                                of(pair, func(m *Module) { m.Name = "" }),
 		"modules[1] (vision).task: empty: name the task":                           of(pair, func(m *Module) { m.Task = "" }),
-		"modules[1] (vision).layers: 0: want 1 to 4096":                            of(pair, func(m *Module) { m.Layers = 0 }),
+		"modules[1] (vision).layers: missing or 0: want 1 to 4096":                 of(pair, func(m *Module) { m.Layers = 0 }),
 		"modules[1] (vision).layers: 4097: want 1 to 4096":                         of(pair, func(m *Module) { m.Layers = 4097 }),
-		"modules[1] (vision).batch_samples: 0: want 1 to 65536":                    of(pair, func(m *Module) { m.Batch = 0 }),
+		"modules[1] (vision).batch_samples: missing or 0: want 1 to 65536":         of(pair, func(m *Module) { m.Batch = 0 }),
 		"modules[1] (vision).batch_samples: 65537: want":                           of(pair, func(m *Module) { m.Batch = 65537 }),
 		"modules[1] (vision).shape, curve: want exactly one of the two":            of(pair, func(m *Module) { m.Shape = nil }),
 		"modules[1] (vision).shape, curve: want exactly one":                       of(pair, func(m *Module) { m.Curve = &Curve{Fixed: 1} }),
@@ -79,7 +79,7 @@ func TestTasksNameWhatIsWrong(t *testing.T) {
 		"modules[1] (vision).after: it waits for itself, by [\"vision\"]":                        of(pair, func(m *Module) { m.After = []string{"vision"} }),
 		"modules[1] (vision).after: it waits for itself, by [\"text\" \"both\"]":                 of(curved, func(m *Module) { m.After = []string{"text", "both"} }),
 
-		"modules[1] (vision).shape.seq_len_tokens: 0: want 1 to 16777216":                               shape(func(s *Shape) { s.SeqLen = 0 }),
+		"modules[1] (vision).shape.seq_len_tokens: missing or 0: want 1 to 16777216":                    shape(func(s *Shape) { s.SeqLen = 0 }),
 		"modules[1] (vision).shape.seq_len_tokens: 16777217: want":                                      shape(func(s *Shape) { s.SeqLen = 16777217 }),
 		"modules[1] (vision).shape.q_heads: 0: want a divisor of hidden, 768, or state head_dim":        shape(func(s *Shape) { s.QHeads = 0 }),
 		"modules[1] (vision).shape.q_heads: 13: want a divisor of hidden, 768, or state head_dim":       shape(func(s *Shape) { s.QHeads = 13 }),
@@ -134,7 +134,8 @@ func TestTasksAreReadStrictly(t *testing.T) {
 		{`"layers": 2`, `"layers": 2, "layers": 3`, "x.json:2:"},
 		{`"sync_s"`, `"sync"`, "x.json:2:"},
 		{`]}`, `]} x`, "x.json:2:"},
-		{`"layers": 2`, `"layers": 0`, "modules[0] (m).layers: 0: want"},
+		{`"layers": 2`, `"layers": 0`, "modules[0] (m).layers: missing or 0: want"},
+		{`"layers": 2, `, ``, "modules[0] (m).layers: missing or 0: want"},
 	} {
 		err := doc.Decode("x.json", []byte(strings.Replace(good, c.old, c.new, 1)), &tasks)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
