@@ -121,7 +121,7 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 	switch r, err := units.ParseRate(perSecond(*link)); {
 	case err == nil && !slices.Contains(all, *link):
 		name := c.anyName()
-		return fmt.Errorf("%q is a rate, and no name of a link class; to plan with a rate that you state, which counts as assumed, give it a name: %s %s=%s, or in the links of cluster.yaml {name: %s, bytes_per_s: %g}", *link, c.flag, name, perSecond(*link), name, float64(r))
+		return fmt.Errorf("%q is a rate, and no name of a link class; to plan with a rate that you state, which counts as assumed, give it a name: %s %s=%s, or in the links of the cluster file {name: %s, bytes_per_s: %g}", *link, c.flag, name, perSecond(*link), name, float64(r))
 	case len(all) == 0:
 		return fmt.Errorf("the profile has no link class at all; %s%s", measureLinks, c.bySheet(*link, rate))
 	case *link == "" && len(c.measured) == 1:
@@ -169,9 +169,9 @@ func (c linkChoice) bySheet(link string, rate float64) string {
 		return fmt.Sprintf("; or plan with a rate that you state, which counts as assumed, such as %s %s=25GB/s", c.flag, name)
 	}
 	entry := fmt.Sprintf("{name: %s, bytes_per_s: %g}", name, rate)
-	add := "links: [" + entry + "] to cluster.yaml"
+	add := "links: [" + entry + "] to the cluster file"
 	if len(c.stated) > 0 { // YAML takes no key twice
-		add = entry + " to the links of cluster.yaml"
+		add = entry + " to the links of the cluster file"
 	}
 	return fmt.Sprintf("; or plan with the datasheet's rate, which counts as assumed: %s %s=%gGB/s, or add %s", c.flag, name, rate/1e9, add)
 }
