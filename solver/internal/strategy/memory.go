@@ -22,8 +22,17 @@ func (e *MemoryError) Error() string {
 	for _, c := range components(e.Memory) {
 		parts = append(parts, fmt.Sprintf("%s %v", c.name, c.bytes))
 	}
-	return fmt.Sprintf("%s would need %v of the usable %v (%v x %v): %s; %s is the largest part",
-		e.Place, e.Memory.Peak(), Usable(e.Memory.Capacity), costmodel.Usable, e.Memory.Capacity, strings.Join(parts, ", "), e.Component)
+	return fmt.Sprintf("%s would need %s (%v x %v): %s; %s is the largest part",
+		e.Place, above(e.Memory.Peak(), Usable(e.Memory.Capacity)), costmodel.Usable, e.Memory.Capacity, strings.Join(parts, ", "), e.Component)
+}
+
+// above says how much is needed of what there is. A hair more would print as the same.
+func above(need, usable units.Bytes) string {
+	text := fmt.Sprintf("%v of the usable %v", need, usable)
+	if need > usable && need.String() == usable.String() {
+		text = fmt.Sprintf("%v more than the usable %v", need-usable, usable)
+	}
+	return text
 }
 
 // Usable is what a layout may fill of a device.
