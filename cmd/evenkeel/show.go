@@ -101,6 +101,9 @@ func (a *app) runShow(path string, o view) error {
 	if err := o.misplaced(path, kind); err != nil {
 		return err
 	}
+	if a.json && o.explain {
+		return usagef("show: --json prints the plan as it is, and --explain an account of it for people: leave one out")
+	}
 	if a.json && o.plot != "" && !o.learning {
 		return usagef("show: --json prints a profile and --plot draws its errors instead: leave one out")
 	}
