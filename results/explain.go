@@ -191,7 +191,7 @@ func ranksBranch(d *solver.Plan) branch {
 		if idle < 1e-9*s.Busy { // what rounding leaves of none
 			idle = 0
 		}
-		return branch{text: fmt.Sprintf("%s tokens; computing %s, waiting for bytes %s, idle %s", s.Tokens, seconds(s.Busy), seconds(s.Exposed), seconds(idle))}
+		return branch{text: fmt.Sprintf("%s; computing %s, waiting for bytes %s, idle %s", inTokens(s.Tokens), seconds(s.Busy), seconds(s.Exposed), seconds(idle))}
 	})}
 }
 

@@ -135,6 +135,14 @@ func bar(share float64, width int, full, rest byte) string {
 	return strings.Repeat(string(full), n) + strings.Repeat(string(rest), width-n)
 }
 
+// inTokens prints a length with its unit: "256k tokens", "1 token".
+func inTokens(n units.Tokens) string {
+	if n == 1 {
+		return "1 token"
+	}
+	return n.String() + " tokens"
+}
+
 // plural prints a count with its noun: "1 law", "3 laws".
 func plural(n int, one string) string {
 	return units.Count(n, one)

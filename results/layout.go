@@ -47,7 +47,11 @@ func layoutPicture(p *printer, d *solver.Plan) {
 	if pic == "" || len(d.Ranks) == 0 {
 		return
 	}
-	p.printf("\nwho owns which tokens, from 0 to %s, by rank; a character is %s tokens\n  |%s|\n", d.Job.SeqLen, number(float64(d.Job.SeqLen)/float64(len(pic))), pic)
+	each := "1 token"
+	if n := units.Tokens(len(pic)); n != d.Job.SeqLen {
+		each = number(float64(d.Job.SeqLen)/float64(n)) + " tokens"
+	}
+	p.printf("\nwho owns which tokens, from 0 to %s, by rank; a character is %s\n  |%s|\n", d.Job.SeqLen, each, pic)
 	if len(d.Ranks) > len(owners) {
 		p.printf("  ranks from %d on begin at 0 again\n", len(owners))
 	}

@@ -40,7 +40,7 @@ func Plan(w io.Writer, d *solver.Plan) error {
 func planHead(p *printer, d *solver.Plan) {
 	j := d.Job
 	stampPlan, because := planStamp(d)
-	p.para("", fmt.Sprintf("%s for %s tokens through %s on %s", stampPlan, j.SeqLen, orNone(j.Model.Name), orNone(j.Cluster.String())))
+	p.para("", fmt.Sprintf("%s for %s through %s on %s", stampPlan, inTokens(j.SeqLen), orNone(j.Model.Name), orNone(j.Cluster.String())))
 	p.para("", because)
 	zero := j.Zero
 	if zero == "" {
@@ -50,8 +50,8 @@ func planHead(p *printer, d *solver.Plan) {
 	if j.Accumulate > 1 {
 		batches = fmt.Sprintf("%d micro-batches of one sequence, ", j.Accumulate)
 	}
-	p.para("", fmt.Sprintf("%s, hidden %d, %d query and %s of %d, vocabulary %d; %s%s, recompute %s, %s, %s, loss in chunks of %s tokens",
-		plural(j.Model.Layers, "layer"), j.Model.Hidden, j.Model.QHeads, plural(j.Model.KVHeads, "KV head"), j.Model.HeadDim, j.Model.Vocab, batches, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, plural(j.RingBuffers, "ring buffer"), j.LossChunk))
+	p.para("", fmt.Sprintf("%s, hidden %d, %d query and %s of %d, vocabulary %d; %s%s, recompute %s, %s, %s, loss in chunks of %s",
+		plural(j.Model.Layers, "layer"), j.Model.Hidden, j.Model.QHeads, plural(j.Model.KVHeads, "KV head"), j.Model.HeadDim, j.Model.Vocab, batches, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, plural(j.RingBuffers, "ring buffer"), inTokens(j.LossChunk)))
 	planned(p, d.Tool, d.Created, "laws")
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))

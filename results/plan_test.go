@@ -271,6 +271,21 @@ func TestCandidateMemoryOfEqualSharesIsOfTheSmallestDevice(t *testing.T) {
 	}
 }
 
+// A single token is one, wherever a plan counts tokens.
+func TestPlanOfOneToken(t *testing.T) {
+	d := testPlan()
+	d.Job.SeqLen, d.Job.LossChunk = 1, 1
+	d.Ranks, d.Step.Ranks, d.Groups = d.Ranks[:1], d.Step.Ranks[:1], d.Groups[:1]
+	d.Ranks[0].Tokens, d.Ranks[0].Segments, d.Step.Ranks[0].Tokens = 1, []costmodel.Segment{{Start: 0, End: 1}}, 1
+	d.Compared = d.Compared[:1]
+	out := strings.Join(strings.Fields(printPlan(t, d)), " ")
+	for _, want := range []string{"plan for 1 token through", "loss in chunks of 1 token", "a character is 1 token ", "1 token; computing"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in %s", want, out)
+		}
+	}
+}
+
 func TestEmptyPlan(t *testing.T) {
 	if out := printPlan(t, &solver.Plan{}); !strings.HasPrefix(out, "PREDICTED") || strings.Contains(out, "NaN") {
 		t.Error(out)

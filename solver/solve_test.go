@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -402,5 +403,21 @@ func BenchmarkSolveOnReferences(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// One device has no shares, no ring and no choice, and its plan's words do not count what is one.
+func TestWordsOfOneDevice(t *testing.T) {
+	plan := solvePlan(t, testProblem(t, "1x1 fast", 4096))
+	odd := regexp.MustCompile(`\b1 (tokens|equal shares|ranks|simulated layouts)|best of 0`)
+	for _, c := range plan.Compared {
+		if odd.MatchString(c.Why) {
+			t.Errorf("%s: %s", c.Strategy, c.Why)
+		}
+	}
+	for name, want := range map[string]string{"ring": "all tokens on one rank, ring in rank order", "evenkeel": "all tokens on one rank"} {
+		if !slices.ContainsFunc(plan.Compared, func(c Candidate) bool { return c.Strategy == name && strings.HasPrefix(c.Why, want) }) {
+			t.Errorf("%s does not say %q", name, want)
+		}
 	}
 }

@@ -31,7 +31,7 @@ func (s Ring) Solve(ctx context.Context, p *strategy.Problem, report func(strate
 		return res, err
 	}
 	res.Step = step
-	res.Why = fmt.Sprintf("%d equal shares, ring in rank order", n)
+	res.Why = fmt.Sprintf("%s, ring in rank order", shares(n))
 	if bad := p.Overfull(res.Layout); bad != nil {
 		return res, bad
 	}
@@ -51,4 +51,12 @@ func (s Ring) Solve(ctx context.Context, p *strategy.Problem, report func(strate
 		report(strategy.Progress{Strategy: s.Name(), Evaluated: res.Evaluated, Best: step.Time.Mid})
 	}
 	return res, nil
+}
+
+// shares says how the tokens are split; a single rank shares them with none.
+func shares(ranks int) string {
+	if ranks == 1 {
+		return "all tokens on one rank"
+	}
+	return fmt.Sprintf("%d equal shares", ranks)
 }

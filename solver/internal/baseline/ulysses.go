@@ -34,7 +34,7 @@ func (s Ulysses) Solve(ctx context.Context, p *strategy.Problem, report func(str
 		return strategy.Result{}, strategy.Illegal(s.Name(), err.Error())
 	}
 	c := strategy.NewContest(ctx, p, s.Name(), report)
-	why := fmt.Sprintf("%d equal shares, %s each", n, units.Count(heads/n, "head"))
+	why := fmt.Sprintf("%s, %s each", shares(n), units.Count(heads/n, "head"))
 	c.Try(EqualShares(p, [][]int{ranks}), why)
 	return c.Result()
 }

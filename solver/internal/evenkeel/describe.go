@@ -23,7 +23,10 @@ func describe(l costmodel.Layout, seq units.Tokens, without string) string {
 			most, least = max(most, n), min(least, n)
 		}
 	}
-	text := fmt.Sprintf("%s; largest share %d and smallest %d tokens", groupsName(sizes), int64(most), int64(least))
+	text := fmt.Sprintf("%s; largest share %d and smallest %s", groupsName(sizes), int64(most), units.Count(least, "token"))
+	if used == 1 {
+		text = "all tokens on one rank"
+	}
 	if way := stretches(l); way != "" {
 		text += "; " + way
 	}

@@ -3,7 +3,6 @@ package evenkeel
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 
@@ -391,7 +390,11 @@ func (s *search) result() (strategy.Result, error) {
 // why says what the layout is.
 func (s *search) why(r strategy.Result) string {
 	text := describe(r.Layout, s.p.Job.SeqLen, "they cost more time than they save or hold nothing")
-	text += fmt.Sprintf("; the best of %d simulated layouts", s.Evaluated())
+	if n := s.Evaluated(); n > 0 {
+		text += "; the best of " + units.Count(n, "simulated layout")
+	} else {
+		text += "; no layout was simulated beyond those of the strategies before"
+	}
 	if s.limited {
 		text += " (the limit of the search" + s.moreEffort() + ")"
 	}
