@@ -12,7 +12,7 @@ import (
 
 // csvVisitor is told what a table holds. The slices are valid during the call.
 type csvVisitor struct {
-	head func(columns []string) error         // names in lower case
+	head func(columns []string) error         // names in lower case; again where they come in another order
 	row  func(line int, cells []string) error // as many cells as columns
 	bad  func(line int, reason string) error  // a line that is no row
 	raw  func(first string) error             // before head: the first line as it stands; may refuse the file
@@ -83,8 +83,37 @@ func (x *csvLines) next(line int, text string) error {
 		return x.v.bad(line, "the number of cells is not that of the header")
 	case slices.EqualFunc(x.cells, x.columns, strings.EqualFold):
 		return nil // files that were put one behind the other
+	case x.names():
+		return x.again(line, header(text))
 	}
 	return x.v.row(line, x.cells)
+}
+
+// names says whether a line names columns as the first one does: half of its cells are
+// names of those. No row has as many.
+func (x *csvLines) names() bool {
+	known := 0
+	for _, c := range x.cells {
+		if c != "" && slices.ContainsFunc(x.columns, func(n string) bool { return len(n) == len(c) && strings.EqualFold(n, c) }) {
+			known++
+		}
+	}
+	return known >= 2 && 2*known >= len(x.columns)
+}
+
+// again takes a header further down, of a table that was put behind another. The same names
+// in another order hold for the rows below. With other names, such as that of another unit,
+// the two are no one table.
+func (x *csvLines) again(line int, named []string) error {
+	if slices.Equal(slices.Sorted(slices.Values(named)), slices.Sorted(slices.Values(x.columns))) {
+		x.columns = named
+		return x.v.head(named)
+	}
+	what := "one of them twice"
+	if i := slices.IndexFunc(named, func(n string) bool { return !slices.Contains(x.columns, n) }); i >= 0 {
+		what = "with " + quoted(named[i]) + ", which is not among the first line's"
+	}
+	return fmt.Errorf("%s:%d: the line names columns again, %s; import what stands below it as a file of its own", x.name, line, what)
 }
 
 func header(text string) []string {
