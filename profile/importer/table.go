@@ -51,6 +51,7 @@ type table struct {
 	columns map[string]int
 	time    int // the column of the latency
 	power   int // of ten: its unit in seconds
+	beside  timeBeside
 	read    func(*table, *tableRow)
 	kernels map[string]string // of products, by GPU and software
 }
@@ -147,6 +148,11 @@ func (t *table) unit(kind tableKind) error {
 		}
 	}
 	slices.Sort(found)
+	if len(found) == 1 {
+		if unit, ok := strings.CutPrefix(found[0], "latency_"); ok {
+			t.beside = timeBeside{found[0], "latency_min_" + unit, "latency_max_" + unit, "latency_mean_" + unit}
+		}
+	}
 	switch {
 	case len(found) > 1:
 		return fmt.Errorf("%s:1: two times, %s; keep the one that is meant", t.source, strings.Join(found, " and "))
@@ -366,6 +372,7 @@ func (t *table) oneKernel(r *tableRow) {
 // compute hands a row of one GPU on.
 func (t *table) compute(r *tableRow, shape op.Shape, stack string) {
 	seconds := r.seconds()
+	r.ordered()
 	if r.fault != "" {
 		return
 	}

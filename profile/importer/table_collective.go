@@ -26,6 +26,7 @@ func (t *table) exchange(r *tableRow, name string, c timedCollective) {
 		r.fail(noSuchCollective, quoted(name))
 	}
 	c.kind, c.gpu, c.seconds = kind, r.gpu(), r.seconds()
+	r.ordered()
 	if oneWay {
 		c.way = "oneway"
 		t.Note(oneWayNote)

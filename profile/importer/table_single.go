@@ -61,6 +61,6 @@ func (r *tableRow) agree(shape op.Shape) {
 			continue
 		}
 		r.t.Flag(r.where, fmt.Sprintf("%s is %s, and the time makes it %.4g", c.column, quoted(r.text(c.column)), c.want))
-		r.fail("a row that contradicts itself", c.column+" "+quoted(r.text(c.column)))
+		r.fail(contradictoryRow, c.column+" "+quoted(r.text(c.column)))
 	}
 }

@@ -411,6 +411,25 @@ func TestSingleGPURowsThatContradictThemselves(t *testing.T) {
 	}
 }
 
+// So is one whose time lies outside its own least and most.
+func TestTableTimesOutsideTheirBounds(t *testing.T) {
+	const head = "gpu,collective,num_gpus,gpus_per_node,message_bytes,latency_us,latency_min_us,latency_max_us\na100_sxm,all_reduce,4,4,4096,"
+	for row, want := range map[string]string{
+		"50.0,50.2,77.0\n": "", "43,,77.0\n": "",
+		"43,50.0,77.0\n":  `latency_min_us "50.0" is more than latency_us "43": `,
+		"143,50.0,77.0\n": `latency_us "143" is more than latency_max_us "77.0": `,
+		"60,77.0,50.0\n":  `latency_min_us "77.0" is more than latency_max_us "50.0": `,
+	} {
+		m, err := importInto(tableFormat(), Options{}, inMemory("a.csv", head+row))
+		switch {
+		case want == "" && (err != nil || len(m.report.Flags) > 0):
+			t.Errorf("%s: %v, %+v", row, err, m.report)
+		case want != "" && (!errors.Is(err, ErrNothing) || len(m.report.Flags) != 1 || !strings.HasPrefix(m.report.Flags[0], "a.csv:2: "+want) || m.report.Dropped[0].Reason != contradictoryRow):
+			t.Errorf("%s: %v, %+v\nwant %s", row, err, m.report, want)
+		}
+	}
+}
+
 func TestProductsOfSeveralKernelsAreFlagged(t *testing.T) {
 	const head = "gpu,framework,version,kernel,dtype,m,n,k,latency_us\n"
 	m := mustImport(t, tableFormat(), Options{}, inMemory("a.csv", head+"l4,vllm,1,cublas,bf16,64,64,64,9\nl4,vllm,2,triton,bf16,64,64,64,9\n"))

@@ -3,6 +3,7 @@ package importer
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -42,7 +43,7 @@ const vidurStack = "vidur"
 // few launches.
 func (t *table) network(r *tableRow) {
 	name := r.text("collective")
-	column := "time_stats." + name + ".median"
+	column := vidurTime(name).time
 	if !t.has(column) {
 		r.fail("the table has no median of the row's collective", quoted(name))
 		return
@@ -50,8 +51,13 @@ func (t *table) network(r *tableRow) {
 	if rank := r.count("rank"); rank != 0 {
 		r.fail("another rank's view of a collective that rank 0 has too", "rank "+strconv.Itoa(rank))
 	}
-	t.time = t.columns[column]
+	t.time, t.beside = t.columns[column], vidurTime(name)
 	t.Note("Vidur's times of collectives are kernel times on rank 0, the median of three launches, with a resolution of 1 us")
+	if node, most := r.count("devices_per_node"), r.optional("max_devices_per_node"); most > 0 && node > most {
+		what := fmt.Sprintf("devices_per_node is %d, max_devices_per_node %d", node, most)
+		t.Flag(r.where, what+": on how many nodes the ranks sat is not told; correct the row")
+		r.fail(contradictoryRow, what)
+	}
 	c := timedCollective{
 		message: op.Message{Group: r.count("num_workers"), Bytes: r.whole(name), DType: t.DType},
 		perNode: r.perNode("devices_per_node"), stack: cmp.Or(stackOf(t.Options.Stack), vidurStack),
@@ -121,11 +127,11 @@ func (t *table) layers(r *tableRow) {
 
 // layer hands on one product of a row; a cell without a time drops that alone.
 func (t *table) layer(r *tableRow, name string, g op.GEMM) {
-	i, ok := t.columns["time_stats."+name+".median"]
+	i, ok := t.columns[vidurTime(name).time]
 	if !ok {
 		return
 	}
-	t.time = i
+	t.time, t.beside = i, vidurTime(name)
 	one := *r
 	t.compute(&one, g, cmp.Or(stackOf(t.Options.Stack), vidurStack))
 	if one.fault != "" && t.fatal == nil {

@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,6 +42,29 @@ func TestVidurNetwork(t *testing.T) {
 	m = mustImport(t, vidurFormat(), Options{Device: "a100_sxm", Stack: "torch-2.1", Link: "pcie", DType: op.F16}, inMemory("a.csv", text))
 	if got := shapesOf(m)[0]; got != `2 a100_sxm/torch-2.1 over pcie on 2 nodes: all_reduce {"group":2,"bytes":2048,"dtype":"f16"} [4.3e-05]` {
 		t.Error(got)
+	}
+}
+
+// A row whose numbers cannot be of the same calls, or of the same node, is flagged and left out.
+func TestVidurRowsThatContradictThemselves(t *testing.T) {
+	for row, want := range map[string]string{
+		"0,0.021,0.025,0.023,0.021,0.001,0,4,8192,all_reduce,4,8\n": "",
+		"0,,nan,0.023,0.030,0.001,0,4,8192,all_reduce,4,8\n":        "",
+		"0,0.021,0.025,0.023,0.030,0.001,0,4,8192,all_reduce,4,8\n": `time_stats.all_reduce.median "0.030" is more than time_stats.all_reduce.max "0.025": `,
+		"0,0.021,0.025,0.013,0.023,0.001,0,4,8192,all_reduce,4,8\n": `time_stats.all_reduce.min "0.021" is more than time_stats.all_reduce.mean "0.013": `,
+		"0,0.021,0.025,0.023,0.023,0.001,0,8,4096,all_reduce,8,4\n": "devices_per_node is 8, max_devices_per_node 4: ",
+	} {
+		m, err := importInto(vidurFormat(), Options{Device: "a100_sxm"}, inMemory("a.csv", vidurHead+row))
+		switch {
+		case want == "" && (err != nil || len(m.report.Flags) > 0):
+			t.Errorf("%s: %v, %+v", row, err, m.report)
+		case want != "" && (!errors.Is(err, ErrNothing) || len(m.report.Flags) != 1 || !strings.HasPrefix(m.report.Flags[0], "a.csv:2: "+want) || m.report.Dropped[0].Reason != contradictoryRow):
+			t.Errorf("%s: %v, %+v\nwant %s", row, err, m.report, want)
+		}
+	}
+	m := mustImport(t, vidurFormat(), Options{Device: "a100_sxm"}, inMemory("mlp.csv", mlpTable("1,1,9,10.5,12,11,9,30,9,20,1,1,64,8,8192,28672,32000,True,4096,1")))
+	if len(m.points) != 3 || !slices.Equal(m.report.reasons(), []string{"1 " + contradictoryRow}) {
+		t.Errorf("a layer's time below its least: %d points, %q", len(m.points), m.report.reasons())
 	}
 }
 
