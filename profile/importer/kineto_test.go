@@ -104,6 +104,25 @@ func (g imported) reasons() []string {
 
 const attentionPoint = `h100_sxm/torch-cuda12.4 attn_fwd {"mask":"diag","q_len":559,"kv_len":559,"q_heads":16,"kv_heads":4,"head_dim":64,"dtype":"bf16","kernel":"fa2","batch":2} 0.0001138`
 
+// A kernel that the file holds twice would count twice in its op's time. Two equal kernels
+// of a call, one after the other, are no such thing.
+func TestKinetoKernelsTwice(t *testing.T) {
+	flash := func(id int, length int64) string {
+		return flashForward(id, []int64{2, length, 16, 64}, []int64{2, length, 4, 64}, "True")
+	}
+	later := event("kernel", fa2Kernel, 0, 7, 940, 30, map[string]any{"External id": 9, "correlation": 5010, "device": 0})
+	once := []string{flash(7, 559), flash(9, 560), gpuKernel(7, fa2Kernel, 113.8), gpuKernel(9, fa2Kernel, 30), later}
+	got := importText(t, Options{}, onH100(once...))
+	if len(got.points) != 2 || len(got.report.Flags) != 0 {
+		t.Errorf("each kernel once: %q, %+v", got.points, got.report)
+	}
+	got = importText(t, Options{}, onH100(append(once, gpuKernel(7, fa2Kernel, 113.8))...))
+	want := "rank0.json: event 6: 1 kernel in the file twice, "
+	if len(got.points) != 1 || !slices.Equal(got.reasons(), []string{kernelTwice}) || len(got.report.Flags) != 1 || !strings.HasPrefix(got.report.Flags[0], want) {
+		t.Errorf("one twice: %q, %+v", got.points, got.report)
+	}
+}
+
 // TestKinetoContainers: the same attention in every way that traces are
 // written, and in files that are broken behind it.
 func TestKinetoContainers(t *testing.T) {

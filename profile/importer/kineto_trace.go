@@ -28,6 +28,7 @@ type traceOp struct {
 	kernel  string // what the longest is an implementation of
 	device  int64
 	flaw    string
+	marks   []uint64 // of each, by which one that the file holds twice is told
 }
 
 // launch is a call of the CUDA or HIP runtime that names no op: it belongs to
@@ -68,6 +69,7 @@ type trace struct {
 	process  string         // that ran the ops
 	another  string         // one that ran some of them too
 	full     bool           // more ops than maxOps
+	twice    []int          // kernels that the file held before
 	coarse   bool           // every duration of a kernel is a whole number of microseconds
 
 	threads  map[string]int
@@ -351,7 +353,9 @@ func (t *trace) kernel(e *traceEvent) {
 	case collectiveKernel(name) || len(e.raw[fieldCollective]) > 0:
 		t.collective(e, i, byID)
 	case i >= 0 && t.ops[i].call != nil:
-		t.ops[i].take(e, name)
+		if !t.ops[i].take(e, name) {
+			t.twice = append(t.twice, e.number)
+		}
 	case i == opAmbiguous:
 		t.unused(e, "two ops of the trace have its External id")
 	case attentionKernel(name) != "":
@@ -403,7 +407,12 @@ func (t *trace) opOf(e *traceEvent) (i int, byID bool) {
 // take adds a kernel to its op. A call of attention may be several: split keys
 // and their combination; the preparation, the main loop and the conversion of a
 // backward pass. The longest of them says which implementation ran.
-func (o *traceOp) take(e *traceEvent, name []byte) {
+// It reports whether the kernel is another than those before.
+func (o *traceOp) take(e *traceEvent, name []byte) bool {
+	if o.holds(e) {
+		o.flaw = kernelTwice
+		return false
+	}
 	took, ok := e.float(fieldDur)
 	device := kernelDevice(e)
 	switch {
@@ -421,6 +430,7 @@ func (o *traceOp) take(e *traceEvent, name []byte) {
 			o.kernel = gemmKernel(name)
 		}
 	}
+	return true
 }
 
 // kernelDevice is the device a kernel ran on: its arg, else its pid.
@@ -444,6 +454,10 @@ func (t *trace) report(s *Sink, machine *machine) error {
 	}
 	if t.full {
 		s.Flag(t.source.Name, fmt.Sprintf("more than %d ops of interest: the rest was not read; cut the trace into shorter ones", maxOps))
+	}
+	if len(t.twice) > 0 {
+		const flag = "%s in the file twice, with the same start, duration and stream: calls that have them are left out; record or export the trace anew"
+		s.Flag(t.where(t.twice[0]), fmt.Sprintf(flag, units.Count(len(t.twice), "kernel")))
 	}
 	s.Note(t.idle())
 	if t.coarse {
