@@ -223,6 +223,8 @@ func (r *ncclJSON) device() error {
 			seat.rank, err = r.integer()
 		case "group":
 			seat.group, err = r.integer()
+		case "pid":
+			seat.pid, err = r.scalar()
 		case "hostname":
 			seat.host, err = r.scalar()
 		case "device":

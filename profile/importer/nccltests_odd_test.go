@@ -142,6 +142,42 @@ func TestNCCLTornRows(t *testing.T) {
 	ncclCase{log: aborted, points: all, drops: map[string]int{tornRow: 1}, flags: []string{"the run failed after the table had begun"}}.check(t)
 }
 
+// Every process runs nThread x nGpus ranks: a list of every rank that names more processes
+// than these make is of another run than the settings, and a sendrecv's table cannot tell.
+func TestNCCLProcesses(t *testing.T) {
+	l := written("sendrecv", 8)
+	var pids []string
+	devices := jsonDevices(8, 1, 8)
+	for i := range 8 {
+		pids = append(pids, fmt.Sprintf("Rank %2d Group  0 Pid    100", i), fmt.Sprintf("Rank %2d Group  0 Pid    %d", i, 100+i))
+		devices = strings.Replace(devices, `"pid":1,`, fmt.Sprintf(`"pid":%d,`, 100+i), 1)
+	}
+	own := strings.NewReplacer(pids...)
+	threads := func(devices string) string { return strings.Replace(devices, `"nthreads":1`, `"nthreads":4`, 1) }
+	params := func(threads, gpus int) string {
+		return fmt.Sprintf("# nThread %d nGpus %d minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n", threads, gpus)
+	}
+	program, points := "# Collective test starting: sendrecv_perf\n", threePoints(op.KindSendRecv, h100of8, false)
+	for _, c := range []ncclCase{
+		{name: "a process a rank", log: program + params(1, 1) + own.Replace(l.sample()), points: points, flags: []string{noAverage}},
+		{name: "one process", log: program + params(2, 4) + l.sample(), points: points, flags: []string{noAverage}},
+		{
+			name: "eight of two GPUs", log: program + params(1, 2) + own.Replace(l.sample()), fails: ErrNothing.Error(), drops: map[string]int{contradictoryRanks: 3},
+			flags: []string{noAverage, "8 ranks are listed, of 8 processes (pid) that run 2 each (nThread 1 nGpus 2), which makes 16"},
+		},
+		{
+			name: "two of four threads", log: jsonLog("sendrecv_perf", threads(strings.ReplaceAll(jsonDevices(8, 1, 4), `"pid":1`, `"pid":9`)), l.jsonRows(), `}`),
+			points: threePoints(op.KindSendRecv, "8 h100_sxm/nccl-2.30.4 over net on 2 nodes", false), flags: []string{noAverage},
+		},
+		{
+			name: "eight of four threads", log: jsonLog("sendrecv_perf", threads(devices), l.jsonRows(), `}`),
+			fails: ErrNothing.Error(), drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "which makes 32"},
+		},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
 func TestNCCLSeveralTables(t *testing.T) {
 	reduce, gather, pair := written("all_reduce", 8), written("all_gather", 8), written("all_gather", 2)
 	on16 := written("all_reduce", 16)

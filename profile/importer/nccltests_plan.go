@@ -261,8 +261,14 @@ func (s *Sink) ncclSize(where string, t *ncclTable, e *ncclEvidence, k ncclKind)
 	default:
 		n = s.Ranks
 	}
-	if process := t.threads * t.gpus; process > 1 && t.ranks.lastGroup == 0 && n%process != 0 {
+	process := t.threads * t.gpus
+	switch {
+	case process > 1 && t.ranks.lastGroup == 0 && n%process != 0:
 		s.Flag(where, fmt.Sprintf("%d ranks, but every process has %d (nThread %d nGpus %d)", n, process, t.threads, t.gpus))
+		return 0, contradictoryRanks, nil
+	case t.ranks.tooMany(process):
+		const flag = "%d ranks are listed, of %d processes (pid) that run %d each (nThread %d nGpus %d), which makes %d: list and settings are of different runs"
+		s.Flag(where, fmt.Sprintf(flag, t.ranks.lines*max(1, t.ranks.per), len(t.ranks.processes), process, t.threads, t.gpus, len(t.ranks.processes)*process))
 		return 0, contradictoryRanks, nil
 	}
 	return n, "", nil

@@ -180,8 +180,8 @@ func (k ncclKind) importable() bool { return k.kind != "" }
 
 // ncclSeat is a rank and where it sits.
 type ncclSeat struct {
-	rank, group              int
-	host, device, bus, model string
+	rank, group                   int
+	pid, host, device, bus, model string
 }
 
 // ncclRanks gathers the lines that list the ranks. Authors cut them, so they
@@ -192,7 +192,9 @@ type ncclRanks struct {
 	lastGroup      int
 	groups         map[int]*ncclMembers
 	seats          map[string]bool
-	shared         string // a GPU that two ranks name, or what else tells of one
+	processes      map[string]bool // by host and pid
+	nameless       bool            // a line had no pid
+	shared         string          // a GPU that two ranks name, or what else tells of one
 }
 
 // ncclMembers are the ranks of one communicator.
@@ -209,9 +211,10 @@ func (r *ncclRanks) add(s ncclSeat) {
 		return
 	}
 	if r.groups == nil {
-		r.groups, r.seats, r.highest = map[int]*ncclMembers{}, map[string]bool{}, -1
+		r.groups, r.seats, r.processes, r.highest = map[int]*ncclMembers{}, map[string]bool{}, map[string]bool{}, -1
 	}
 	r.lines++
+	r.processes[s.host+" "+s.pid], r.nameless = true, r.nameless || s.pid == ""
 	r.highest, r.lastGroup = max(r.highest, s.rank), max(r.lastGroup, s.group)
 	g := r.groups[s.group]
 	if g == nil {
@@ -269,6 +272,14 @@ func (r *ncclRanks) first() *ncclMembers {
 // complete says whether every rank of the first communicator has its line.
 func (r *ncclRanks) complete(n int) bool {
 	return r.lines > 0 && r.first().lines*max(1, r.per) == n
+}
+
+// tooMany says that a list of every rank names more processes than there are room for, each
+// of which runs as many ranks as the header says. Fewer are no such thing: pids are often
+// taken out of logs, and those of containers are alike.
+func (r *ncclRanks) tooMany(process int) bool {
+	listed := r.lines * max(1, r.per)
+	return process > 1 && !r.nameless && r.highest+max(1, r.per) == listed && len(r.processes)*process > listed
 }
 
 // ncclEvidence is what the rows of a table say about the collective and the

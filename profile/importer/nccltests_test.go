@@ -67,7 +67,7 @@ func (l writtenLog) average(rows ...float64) string {
 func rankLines(n, perHost int, model string) string {
 	text := "# Using devices\n"
 	for i := range n {
-		text += fmt.Sprintf("#  Rank %2d Group  0 Pid %6d on %10s device %2d [0000:%02x:00] %s\n", i, 100+i, fmt.Sprintf("host%d", i/perHost), i%perHost, 16+i, model)
+		text += fmt.Sprintf("#  Rank %2d Group  0 Pid %6d on %10s device %2d [0000:%02x:00] %s\n", i, 100+i/perHost, fmt.Sprintf("host%d", i/perHost), i%perHost, 16+i, model)
 	}
 	return text
 }

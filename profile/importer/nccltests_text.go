@@ -35,7 +35,7 @@ var (
 	ncclVersionLine = regexp.MustCompile(`^#?\s*(nccl|rccl)-tests version (\S+).*?-headers=\d+ \w+-library=(\d+)`)
 	ncclProgramLine = regexp.MustCompile(`^#?\s*Collective test (starting|concluded): (\w+)`)
 	ncclParamsLine  = regexp.MustCompile(`^#?\s*nThreads?:? (\d+) nGpus:? (\d+) (?:nRanks:? (\d+) )?minBytes:? (\d+) maxBytes:? (\d+)\b`)
-	ncclRankLine    = regexp.MustCompile(`^#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?(?:on\s+(\S+)\s+device|uses device)\s+(\d+)\s+\[([^\]]+)\]\s*(.*)$`)
+	ncclRankLine    = regexp.MustCompile(`^#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+(\d+)\s+)?(?:on\s+(\S+)\s+device|uses device)\s+(\d+)\s+\[([^\]]+)\]\s*(.*)$`)
 	ncclRuntimeLine = regexp.MustCompile(`\b(NCCL|RCCL) version\s*:?\s*(\d+\.\d+(?:\.\d+)?)`)
 	ncclAverageLine = regexp.MustCompile(`Avg bus bandwidth\s*:\s*(\S+)`)
 	ncclBoundsLine  = regexp.MustCompile(`Out of bounds values\s*:\s*(\d+)`)
@@ -185,7 +185,7 @@ func (r *ncclText) header(text string) bool {
 	if m := ncclRankLine.FindStringSubmatch(text); m != nil {
 		rank, _ := strconv.Atoi(m[1])
 		group, _ := strconv.Atoi(m[2])
-		t.ranks.add(ncclSeat{rank: rank, group: group, host: m[3], device: m[4], bus: m[5], model: strings.TrimSpace(m[6])})
+		t.ranks.add(ncclSeat{rank: rank, group: group, pid: m[3], host: m[4], device: m[5], bus: m[6], model: strings.TrimSpace(m[7])})
 		return true
 	}
 	if m := ncclVersionLine.FindStringSubmatch(text); m != nil {
