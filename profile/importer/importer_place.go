@@ -187,32 +187,35 @@ const noSuchCollective = "no op of this vocabulary is such a collective"
 func stackOf(parts ...string) string {
 	var kept []string
 	for _, p := range parts {
-		if p = worded(strings.TrimSpace(p), "._-:"); p != "" {
-			kept = append(kept, cut(p, 64))
+		if p = worded(strings.TrimSpace(p), "._-:", " ", 64); p != "" {
+			kept = append(kept, p)
 		}
 	}
 	return strings.Join(kept, "-")
 }
 
-// worded lowers a text and replaces what is no letter or digit a-z, 0-9, nor one
-// of the others, by _.
-func worded(text, others string) string {
-	return strings.Map(func(c rune) rune {
-		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.ContainsRune(others, c) {
+// worded makes a text a word of at most so many letters: it lowers it and replaces what is
+// no letter or digit a-z, 0-9, nor one of the others, by _. Case, and the spellings that are
+// listed, tell no two names apart. Any other sign may, as the + of 1.0+cu126 and the / of
+// 1.0/cu126 do, so a word that lost one stays told apart by a hash, as one that was cut does.
+func worded(text, others, spellings string, most int) string {
+	plain := strings.Map(func(c rune) rune {
+		if strings.ContainsRune(spellings, c) {
+			return '_'
+		}
+		return c
+	}, strings.ToLower(text))
+	word := strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || strings.ContainsRune(others, c) {
 			return c
 		}
 		return '_'
-	}, strings.ToLower(text))
-}
-
-// cut shortens a word of one-byte letters; what is cut off stays told apart by
-// a hash.
-func cut(word string, most int) string {
+	}, plain)
 	const hashed = 8
-	if len(word) <= most {
+	if word == plain && len(word) <= most {
 		return word
 	}
-	return word[:most-hashed-1] + "_" + profile.Fingerprint(word)[:hashed]
+	return word[:min(len(word), most-hashed-1)] + "_" + profile.Fingerprint(plain)[:hashed]
 }
 
 // quoted shows a text of any length in a message.

@@ -341,8 +341,8 @@ func attentionIncludes(framework string, mask op.Mask) string {
 }
 
 // kernelOf makes a kernel's label a word of a-z, 0-9 and _, no longer than the
-// vocabulary takes.
-func kernelOf(label string) string { return cut(worded(label, "_"), 48) }
+// vocabulary takes. Blanks, dashes and points are spellings: flash-attn 2.6.3 is flash_attn_2_6_3.
+func kernelOf(label string) string { return worded(label, "_", " -.", 48) }
 
 func (t *table) gemm(r *tableRow) {
 	g := op.GEMM{Pass: op.Forward, M: units.Tokens(r.count("m")), N: r.count("n"), K: r.count("k"), DType: r.dtype("dtype")}

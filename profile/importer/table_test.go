@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
 )
 
 const attentionHead = "gpu,framework,version,kernel,dtype,kv_dtype,batch,seq_q,seq_kv,heads,kv_heads,head_dim,window,causal,latency_us\n"
@@ -286,6 +287,9 @@ func TestKernelWords(t *testing.T) {
 			t.Errorf("%q: %q, want %q", label, got, want)
 		}
 	}
+	if pipe, blank := kernelOf("a|b"), kernelOf("A b"); pipe == blank || kernelOf(pipe) != pipe {
+		t.Errorf("%q, %q", pipe, blank)
+	}
 	a, b := kernelOf(strings.Repeat("k", 60)+"a"), kernelOf(strings.Repeat("k", 60)+"b")
 	if len(a) != 48 || a == b {
 		t.Errorf("%q, %q", a, b)
@@ -459,14 +463,18 @@ func TestDeviceTypesAreBounded(t *testing.T) {
 	}
 }
 
+// hashed is a word that stands for a text from which it cannot be told.
+func hashed(word, text string) string { return word + "_" + profile.Fingerprint(text)[:8] }
+
 func TestStacksAreWords(t *testing.T) {
 	long := strings.Repeat("v", 100)
 	for want, parts := range map[string][]string{
-		"":                   {"", " "},
-		"nccl-2.27.3":        {"NCCL", "2.27.3"},
-		"tensorrt_llm-1_cu":  {"TensorRT LLM", "1+cu", ""},
-		"a_b__c":             {"a/b\x00\xffc"},
-		cut(long, 64) + "-x": {long, "x"},
+		"":                                       {"", " "},
+		"nccl-2.27.3":                            {"NCCL", "2.27.3"},
+		"tensorrt_llm-" + hashed("1_cu", "1+cu"): {"TensorRT LLM", "1+cu", ""},
+		hashed("a_b__c", "a/b\x00\uFFFDc"):       {"a/b\x00\xffc"},
+		hashed(long[:55], long) + "-x":           {long, "x"},
+		hashed(long[:55], long[:70]+"+") + "-x":  {long[:70] + "+", "x"},
 	} {
 		got := stackOf(parts...)
 		if got != want {
@@ -476,7 +484,13 @@ func TestStacksAreWords(t *testing.T) {
 			t.Errorf("%q: %v", parts, err)
 		}
 	}
-	if cut(long+"a", 64) == cut(long+"b", 64) {
-		t.Error("two long names are one")
+	for _, names := range [][]string{{long + "a", long + "b"}, {"1.0+cu126", "1.0 cu126", "1.0/cu126", "1.0~cu126"}} {
+		stacks := map[string]bool{}
+		for _, n := range names {
+			stacks[stackOf(n)] = true
+		}
+		if len(stacks) != len(names) {
+			t.Errorf("%q: versions that are one: %v", names, stacks)
+		}
 	}
 }
