@@ -130,11 +130,13 @@ type Sink struct {
 	report  Report
 	devices []op.DeviceType
 	groups  []op.GroupType
-	best    map[string]*utilisation    // of every device and op
-	further int                        // contradictions beyond maxFlags
-	files   profile.Sources            // what several of the files say of the same points
-	write   func(*profile.Point) error // nil in the first pass
-	err     error
+	best    map[string]*utilisation // of every device and op
+	// products holds the kernel of the GEMM rows used, by GPU, software and precision.
+	products map[string]string
+	further  int                        // contradictions beyond maxFlags
+	files    profile.Sources            // what several of the files say of the same points
+	write    func(*profile.Point) error // nil in the first pass
+	err      error
 }
 
 // Device declares a device type; declaring it again changes nothing.
@@ -301,7 +303,7 @@ func Import(f Format, sources []Source, o Options, h profile.Header, write func(
 }
 
 func pass(f Format, sources []Source, o Options, write func(*profile.Point) error) (*Sink, error) {
-	s := &Sink{Options: o, write: write, best: map[string]*utilisation{}}
+	s := &Sink{Options: o, write: write, best: map[string]*utilisation{}, products: map[string]string{}}
 	s.report.Format = f.Name
 	sources = slices.Clone(sources)
 	for i, src := range sources {

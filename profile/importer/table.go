@@ -53,11 +53,10 @@ type table struct {
 	power   int // of ten: its unit in seconds
 	beside  timeBeside
 	read    func(*table, *tableRow)
-	kernels map[string]string // of products, by GPU and software
 }
 
 func newTable(s *Sink, src Source, kinds []tableKind) *table {
-	return &table{placer: newPlacer(s), source: src.Name, kinds: kinds, kernels: map[string]string{}}
+	return &table{placer: newPlacer(s), source: src.Name, kinds: kinds}
 }
 
 func (t *table) visitor() csvVisitor {
@@ -351,22 +350,30 @@ func (t *table) gemm(r *tableRow) {
 }
 
 func (t *table) product(r *tableRow, g op.GEMM) {
-	t.oneKernel(r)
+	on := strings.Join([]string{r.gpu(), r.text("framework"), r.text("version"), string(g.DType)}, "\n")
+	kernel := r.text("kernel_source") + r.text("kernel")
+	used := t.report.Points
+	if first, seen := t.products[on]; seen && first != kernel {
+		t.otherKernel(r, first, kernel)
+	}
 	if g.DType == op.FP8 && r.text("framework") != "" {
 		t.Note("fp8 GEMM times of serving engines include the kernel that quantises the activations")
 	}
 	t.compute(r, g, stackOf(r.text("framework"), r.text("version")))
+	if t.report.Points > used && len(t.products) < mostTypes {
+		t.products[on] = kernel
+	}
 }
 
-// oneKernel flags products of several kernels: the op does not tell them apart.
-func (t *table) oneKernel(r *tableRow) {
-	kernel := r.text("kernel_source") + r.text("kernel")
-	on := r.gpu() + " " + r.text("framework") + " " + r.text("version")
-	if first, seen := t.kernels[on]; seen && first != kernel {
-		t.Flag(t.source, "GEMM rows of the kernels "+quoted(first)+" and "+quoted(kernel)+" are of one device type here; import them apart if their times differ")
-	} else if !seen && len(t.kernels) < mostTypes {
-		t.kernels[on] = kernel
+// otherKernel refuses a product of another kernel than the one of the rows used before on the
+// same GPU, under the same software and in the same precision: the op does not tell them
+// apart, and one law of both would describe neither.
+func (t *table) otherKernel(r *tableRow, first, kernel string) {
+	if r.fault != "" {
+		return
 	}
+	t.Flag(t.source, "GEMM rows of the kernels "+quoted(first)+" and "+quoted(kernel)+" would be of one device type: those of the first are used; import the others as a file of their own")
+	r.fail("a GEMM of another kernel than the rows above it on the same GPU and software, with which it would be pooled", quoted(kernel))
 }
 
 // compute hands a row of one GPU on.

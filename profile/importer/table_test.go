@@ -444,6 +444,18 @@ func TestProductsOfSeveralKernelsAreFlagged(t *testing.T) {
 	if len(m.report.Flags) != 1 || !strings.Contains(m.report.Flags[0], `"cublas" and "triton"`) {
 		t.Errorf("flags %q", m.report.Flags)
 	}
+	if len(m.points) != 1 || m.report.Dropped[0].First != `a.csv:3: "triton"` {
+		t.Errorf("%d points, %+v", len(m.points), m.report.Dropped)
+	}
+	// Rows that are left out, and those of a precision, which is an axis, are pooled with none.
+	m = mustImport(t, tableFormat(), Options{}, inMemory("a.csv", head+"l4,vllm,1,deepgemm,fp8_block,64,64,64,9\nl4,vllm,1,cutlass,bf16,0,64,64,9\nl4,vllm,1,cublas,bf16,64,64,64,9\nl4,vllm,1,triton,fp8,64,64,64,9\n"))
+	if len(m.points) != 2 || len(m.report.Flags) != 0 {
+		t.Errorf("%d points, flags %q", len(m.points), m.report.Flags)
+	}
+	m = mustImport(t, tableFormat(), Options{}, inMemory("a.csv", head+"l4,vllm,1,cublas,bf16,64,64,64,9\n"), inMemory("b.csv", head+"l4,vllm,1,triton,bf16,64,64,128,9\n"))
+	if len(m.points) != 1 || len(m.report.Flags) != 1 {
+		t.Errorf("kernels of two files: %d points, flags %q", len(m.points), m.report.Flags)
+	}
 }
 
 // A column that counts rows under the name of a version must not fill memory.
