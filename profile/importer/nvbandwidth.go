@@ -2,6 +2,7 @@ package importer
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -115,7 +116,7 @@ func (s *Sink) nvTest(run *nvRun, t *nvTest) error {
 		why = "the test did not run to its end (" + t.failed + ")"
 	}
 	if why == "" {
-		if why = t.contradiction(run); why != "" {
+		if why = cmp.Or(t.otherWay(kind), t.contradiction(run)); why != "" {
 			s.Flag(t.where, t.name+": "+why)
 			why = "the matrix contradicts the rest of the output"
 		}
@@ -125,6 +126,26 @@ func (s *Sink) nvTest(run *nvRun, t *nvTest) error {
 		return nil
 	}
 	return s.nvCells(run, t, kind, drop)
+}
+
+// otherWay compares what a matrix is said to hold with the test's name: "memcpy CE CPU(row)
+// <- GPU(column) bandwidth (GB/s)" is of copies to the host. "" where it agrees or tells nothing.
+func (t *nvTest) otherWay(kind op.Kind) string {
+	host, gpu := strings.Index(t.what, "CPU"), strings.Index(t.what, "GPU")
+	if host < 0 || gpu < 0 {
+		return ""
+	}
+	want, other := "->", "<-"
+	if (kind == op.KindD2H) != (gpu < host) {
+		want, other = other, want
+	}
+	switch {
+	case strings.Contains(t.what, other), strings.Contains(t.what, " SM "):
+		return "described as " + quoted(t.what) + ", which is no such copy; take out the test, or correct the one of the two that is wrong"
+	case strings.Contains(t.what, want) && strings.Contains(t.what, "B/s)") && !strings.Contains(t.what, "(GB/s)"):
+		return "described as " + quoted(t.what) + ", and the tool writes GB/s"
+	}
+	return ""
 }
 
 // contradiction says what of a matrix of host copies cannot be: they have one

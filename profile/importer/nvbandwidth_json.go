@@ -97,6 +97,8 @@ func (r *nvbandwidthJSON) testcase(i int) error {
 			if text != "Passed" && text != "Running" {
 				t.failed = strings.ToLower(text)
 			}
+		case "bandwidth_description":
+			t.what, err = r.scalar()
 		case "bandwidth_matrix":
 			err = r.list(func(int) error { return r.cells(t) })
 		case "sum":

@@ -20,7 +20,11 @@ func nvHead(version string, gpus int) string {
 
 // nvMatrixText is a test of an output.
 func nvMatrixText(name string, sum string, rows ...string) string {
-	text := "Running " + name + ".\nmemcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n"
+	arrow := "->"
+	if strings.HasPrefix(name, "device_to_host") || strings.HasPrefix(name, "all_to_host") {
+		arrow = "<-"
+	}
+	text := "Running " + name + ".\nmemcpy CE CPU(row) " + arrow + " GPU(column) bandwidth (GB/s)\n"
 	head := ""
 	for i := range strings.Fields(rows[0]) {
 		head += fmt.Sprintf("%10d", i)
@@ -210,6 +214,33 @@ func TestNVBandwidthJSON(t *testing.T) {
 // The recorded output was partly edited by hand: the first two matrices have
 // more columns than the machine has GPUs and are left out. With one GPU the
 // tests that load the host from all of them are plain copies.
+// What a matrix is said to hold and the name of its test are two sources of one fact.
+func TestNVBandwidthDescriptions(t *testing.T) {
+	const on = "h100_sxm/cuda-12.4"
+	two := []string{"h2d [" + on + "] 536870912: 55.2 GB/s", "h2d [" + on + "] 536870912: 55.4 GB/s"}
+	for what, want := range map[string]string{
+		"memcpy CE GPU(column) <- CPU(row) bandwidth (GB/s)":  "",
+		"memcpy CE bandwidth (GB/s)":                          "",
+		"memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)":  `host_to_device_memcpy_ce: described as "memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)", which is no such copy; `,
+		"memcpy CE CPU(row) <-> GPU(column) bandwidth (GB/s)": "which is no such copy",
+		"memcpy SM CPU(row) -> GPU(column) bandwidth (GB/s)":  "which is no such copy",
+		"memcpy CE CPU(row) -> GPU(column) bandwidth (MB/s)":  "the tool writes GB/s",
+	} {
+		c := nvCase{points: two}
+		if want != "" {
+			c = nvCase{fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 2}, flags: []string{want}}
+		}
+		test := `{"name":"` + h2dName + `","status":"Passed","bandwidth_description":"` + what + `","bandwidth_matrix":[["55.2","55.4"]],"sum":110.6}`
+		c.log = nvObject(`"0: NVIDIA H100 80GB HBM3 (00000000:19:00): (host0)", "1: NVIDIA H100 80GB HBM3 (00000000:2d:00): (host0)"`, test, "")
+		t.Run("JSON "+what, c.check)
+		if strings.Contains(what, "GB/s") {
+			text := nvMatrixText(h2dName, "110.60", "    55.20     55.40")
+			c.log = nvHead("v0.7", 2) + strings.Replace(text, "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)", what, 1)
+			t.Run("text "+what, c.check)
+		}
+	}
+}
+
 func TestNVBandwidthRecorded(t *testing.T) {
 	dir := ncclTraces(t, "nvbandwidth")
 	got, err := ncclImport(nvbandwidthFormat(), Options{}, ncclFile(t, filepath.Join(dir, "gh200_nvbandwidth.log")))
