@@ -178,6 +178,23 @@ func TestNCCLProcesses(t *testing.T) {
 	}
 }
 
+// A command line and the program's own line are two sources of the collective. Of several
+// commands, as a script lists them, none is this table's for certain.
+func TestNCCLCommandAgainstProgram(t *testing.T) {
+	l, points := written("sendrecv", 8), threePoints(op.KindSendRecv, h100of8, false)
+	program := "# Collective test starting: sendrecv_perf\n"
+	odd := "the command line above is of all_gather_perf, the program's own line says sendrecv_perf"
+	for _, c := range []ncclCase{
+		{name: "the same", log: "$ ./sendrecv_perf -g 8\n" + program + l.sample(), points: points, flags: []string{noAverage}},
+		{name: "another", log: "$ ./all_gather_perf -g 8\n" + program + l.sample(), points: points, flags: []string{noAverage, odd}},
+		{name: "a script", log: "$ ./all_gather_perf -g 8\n$ ./sendrecv_perf -g 8\n$ ./all_gather_perf -g 8\n" + program + l.sample(), points: points, flags: []string{noAverage}},
+		{name: "a loop", log: "for p in all_gather_perf sendrecv_perf; do ./$p; done\n" + program + l.sample(), points: points, flags: []string{noAverage}},
+		{name: "a run each", log: "$ ./sendrecv_perf\n" + program + l.sample() + "$ ./sendrecv_perf -g 8\n" + program + l.sample(), points: append(points[:3:3], points...), flags: []string{noAverage, noAverage}},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
 func TestNCCLSeveralTables(t *testing.T) {
 	reduce, gather, pair := written("all_reduce", 8), written("all_gather", 8), written("all_gather", 2)
 	on16 := written("all_reduce", 16)

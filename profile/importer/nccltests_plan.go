@@ -119,7 +119,11 @@ const newestNCCLSchema = 4
 // tell, as the command line above says, as the user says, in this order.
 func (s *Sink) ncclNamed(where string, t *ncclTable, e *ncclEvidence) (ncclKind, error) {
 	if t.program != "" {
-		if k := ncclCollective(t.program); k.name != "" {
+		k, ran := ncclCollective(t.program), ncclCollective(t.command)
+		if ran.name != "" && !t.commands && ran.name != k.name {
+			s.Flag(where, fmt.Sprintf("the command line above is of %s_perf, the program's own line says %s_perf, which is taken; are they of one run?", ran.name, t.program))
+		}
+		if k.name != "" {
 			return k, nil
 		}
 		return ncclKind{name: t.program}, nil

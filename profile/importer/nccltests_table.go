@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
@@ -20,6 +21,7 @@ type ncclTable struct {
 
 	program  string // collective that the log names, as nccl-tests calls it
 	command  string // collective of a command line above
+	commands bool   // of several, as scripts list them
 	library  string // nccl or rccl
 	version  string
 	mismatch string // another version that the log names too
@@ -131,6 +133,19 @@ func knownCommand(text string) string {
 		}
 	}
 	return ""
+}
+
+// severalCommands says whether a line names programs of different collectives.
+func severalCommands(text string) bool {
+	first := ""
+	for _, m := range ncclCommand.FindAllStringSubmatch(text, -1) {
+		if k := ncclCollective(m[1]).name; k != "" && k != cmp.Or(first, k) {
+			return true
+		} else if k != "" {
+			first = k
+		}
+	}
+	return false
 }
 
 // ncclKind says what a collective of nccl-tests is.

@@ -17,9 +17,11 @@ type ncclText struct {
 	name  string
 	lines logLines
 	table *ncclTable
-	heard string   // a collective on a command line amid the last table's rows
-	force []string // what such lines set of algorithm, protocol, transport or channels
-	found bool     // a table was handed out
+	heard string // a collective on a command line amid the last table's rows
+	// several such lines name different ones
+	several bool
+	force   []string // what such lines set of algorithm, protocol, transport or channels
+	found   bool     // a table was handed out
 	// What to say if there is no table: of column names behind something else, of
 	// a test that failed before it measured anything.
 	stray, failed string
@@ -76,8 +78,8 @@ func forcing(have []string, text string) []string {
 
 // next implements ncclReader.
 func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
-	r.table = &ncclTable{command: r.heard, forced: r.force}
-	r.heard, r.force = "", nil
+	r.table = &ncclTable{command: r.heard, commands: r.several, forced: r.force}
+	r.heard, r.several, r.force = "", false, nil
 	for {
 		text, err := r.lines.next()
 		if errors.Is(err, io.EOF) {
@@ -223,7 +225,11 @@ func (r *ncclText) mentions(text string) bool {
 		return !strings.Contains(text, "NCCL INFO")
 	}
 	c := knownCommand(text)
+	if other := cmp.Or(t.command, c); t.rows == 0 && (c != other || severalCommands(text)) && c != "" {
+		t.commands = true
+	}
 	if t.rows > 0 {
+		r.several = r.several || c != "" && (c != cmp.Or(r.heard, c) || severalCommands(text))
 		r.heard, r.force = cmp.Or(c, r.heard), forcing(r.force, text)
 	} else {
 		t.command, t.forced = cmp.Or(c, t.command), forcing(t.forced, text)
