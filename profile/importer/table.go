@@ -220,9 +220,9 @@ func (r *tableRow) optional(column string) int {
 // flag is a cell that says yes or no.
 func (r *tableRow) flag(column string) bool {
 	switch text := strings.ToLower(r.text(column)); text {
-	case "1", "true":
+	case "1", "true", "1.0": // as pandas writes columns that lack a value somewhere
 		return true
-	case "0", "false":
+	case "0", "false", "0.0":
 	default:
 		r.fail(column+" is neither 1 nor 0", column+" "+quoted(text))
 	}

@@ -61,6 +61,19 @@ func TestTableAttention(t *testing.T) {
 	}
 }
 
+// pandas writes a column of flags that lacks a value somewhere as 1.0 and 0.0.
+func TestTableFlags(t *testing.T) {
+	for text, want := range map[string]op.Mask{"1": op.Diag, "True": op.Diag, "1.0": op.Diag, "0": op.Full, "false": op.Full, "0.0": op.Full, "2.0": "", "0.5": ""} {
+		m, err := importInto(tableFormat(), Options{}, inMemory("a.csv", "gpu,dtype,batch,seq_q,seq_kv,heads,kv_heads,head_dim,causal,latency_us\nh100_sxm,bf16,1,4096,4096,32,8,128,"+text+",700\n"))
+		switch {
+		case want == "" && (!errors.Is(err, ErrNothing) || m.report.Dropped[0].Reason != "causal is neither 1 nor 0"):
+			t.Errorf("%s: %v, %+v", text, err, m.report)
+		case want != "" && (err != nil || m.points[0].Shape.(op.AttnFwd).Mask != want):
+			t.Errorf("%s: %v, %+v", text, err, m.points)
+		}
+	}
+}
+
 // A row that names its pass is no forward time for want of a column that is read.
 func TestTablePass(t *testing.T) {
 	const attention, gemm = "h100_sxm,bf16,1,4096,4096,32,8,128,1,700,", "h100_sxm,bf16,4096,4096,4096,300,"
