@@ -9,6 +9,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // CheckedStratum is the accuracy of a profile on the points of one op on one device type
@@ -194,7 +195,8 @@ func groupNamed(groups []op.GroupType, name string) op.GroupType {
 }
 
 // judge sets the verdict once the statistics are there. A limit below the noise of the
-// data (Floor) is raised to it, since no law can be better than what it is compared with.
+// data (Floor) is raised to it where enough points were repeated to know it, since no law
+// can be better than what it is compared with.
 func (s *CheckedStratum) judge() {
 	switch {
 	case s.Limit == StratumBound{}:
@@ -204,24 +206,31 @@ func (s *CheckedStratum) judge() {
 		s.Verdict = Insufficient
 		return
 	}
-	var floor StratumFloor
+	var known, seen StratumFloor
 	if s.Floor != nil {
-		floor = *s.Floor
+		seen = *s.Floor
+	}
+	needed := repeatsNeeded(s.Points)
+	if seen.Points >= needed {
+		known = seen
 	}
 	for _, c := range []struct {
-		name                       string
-		value, upper, limit, floor float64
+		name                             string
+		value, upper, limit, floor, seen float64
 	}{
-		{"MAPE", s.MAPE, s.Upper.MAPE, s.Limit.MAPE, floor.MAPE},
-		{"P95", s.P95, s.Upper.P95, s.Limit.P95, floor.P95},
-		{"|bias|", math.Abs(s.Bias), s.Upper.Bias, s.Limit.Bias, 0},
+		{"MAPE", s.MAPE, s.Upper.MAPE, s.Limit.MAPE, known.MAPE, seen.MAPE},
+		{"P95", s.P95, s.Upper.P95, s.Limit.P95, known.P95, seen.P95},
+		{"|bias|", math.Abs(s.Bias), s.Upper.Bias, s.Limit.Bias, 0, 0},
 	} {
 		if c.limit == 0 || c.upper <= max(c.limit, c.floor) {
 			continue
 		}
 		text := above(c.name, c.value, c.upper, c.limit)
-		if c.floor > c.limit {
+		switch {
+		case c.floor > c.limit:
 			text += ", noise of the repeats " + exactly(c.floor)
+		case c.seen > c.limit:
+			text += fmt.Sprintf(", noise of the repeats %s, which does not count: %d of %s repeated, %d tell it", exactly(c.seen), seen.Points, units.Count(s.Points, "point"), needed)
 		}
 		s.Broken = append(s.Broken, text)
 	}
@@ -266,6 +275,14 @@ func (s *CheckedStratum) Excess() float64 {
 	}
 	return worst
 }
+
+// repeatsNeeded is how many points of a stratum must have been repeated for their scatter to
+// be its floor: as many as a stratum needs for a verdict, and of few points a quarter, which
+// is five of the fewest that are judged. The floor is a median, which is that of the disturbed
+// points where they are half of the repeated ones: one that was repeated because it was
+// disturbed must not excuse a thousand that were not. A calibration repeats a quarter to a
+// half of its points.
+func repeatsNeeded(points int) int { return min(MinPoints, (points+3)/4) }
 
 // floorOf estimates what repeats scatter in a stratum. Of a point whose k
 // visits have the sample deviation d in logs, the median of the visits has about

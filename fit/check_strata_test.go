@@ -219,6 +219,41 @@ func TestNoiseIsTheFloorOfErrors(t *testing.T) {
 	}
 }
 
+// Few repeats say nothing of a stratum's noise: one point whose visits lie far apart does not
+// excuse errors of all others, and the report says that it was seen and did not count.
+func TestFewRepeatsAreNoFloor(t *testing.T) {
+	short := attentionOf(1024) // whose limit is one of the MAPE alone
+	for _, c := range []struct {
+		points, repeated int
+		verdict          Verdict
+	}{
+		{920, 1, Fail},
+		{920, 19, Fail},
+		{920, 20, Pass},
+		{40, 9, Fail},
+		{40, 10, Pass},
+		{20, 4, Fail},
+		{20, 5, Pass},
+	} {
+		pairs := pairsOf("gpu", short, costmodel.Interpolated, spreadOver(c.points, 0.3, 0)...)
+		for i := range c.repeated {
+			p := &pairs[i*len(pairs)/c.repeated]
+			p.Visits, p.Noise = 3, 0.7
+		}
+		s := strataOf(pairs)[0]
+		if s.Floor == nil || s.Floor.Points != c.repeated || s.Floor.MAPE < 0.2 {
+			t.Errorf("%d of %d repeated: floor %+v", c.repeated, c.points, s.Floor)
+		}
+		if s.Verdict != c.verdict {
+			t.Errorf("%d of %d repeated: %s %q, want %s", c.repeated, c.points, s.Verdict, s.Broken, c.verdict)
+		}
+		said := slices.ContainsFunc(s.Broken, func(b string) bool { return strings.Contains(b, "does not count") })
+		if said != (c.verdict == Fail) {
+			t.Errorf("%d of %d repeated: %q", c.repeated, c.points, s.Broken)
+		}
+	}
+}
+
 // The counted bootstrap is the plain one: same draws, same statistics.
 func TestBoundsAreThePlainBootstraps(t *testing.T) {
 	sequential(t)
