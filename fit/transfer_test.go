@@ -2,12 +2,14 @@ package fit
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/profile"
 )
 
@@ -309,6 +311,74 @@ func TestLentLawsAreNoSurerThanTheLender(t *testing.T) {
 		law := costmodel.Law{Op: op.KindAttnFwd, Variant: corePoints(1, 5, 1<<12, false)[0].Shape.Variant(), Device: dev.Name, Attention: trueCore(), Spread: costmodel.Spread{Lo: math.Exp(-own), Hi: math.Exp(own)}}
 		if got := math.Log((&Donor{&law, dev}).carry(to).Spread.Hi); math.Abs(got-want) > 1e-9 {
 			t.Errorf("a lender within %v lends within %v, want %v", own, got, want)
+		}
+	}
+}
+
+// TestFewPointsOfAWrongDonorAreCovered: one or two points tell that a donor is wrong, and
+// where the other points lie is around them, not between them and the donor. A donor that is
+// right stays about as narrow as it promises.
+func TestFewPointsOfAWrongDonorAreCovered(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
+	t.Parallel()
+	var p costmodel.Profile
+	if err := doc.Load("../results/profiles/h100_sxm.profile.json", &p); err != nil {
+		t.Fatal(err)
+	}
+	table := tables(t, "aiconfigurator/h100_sxm/context_attention_trtllm.csv")[0]
+	points := table.points
+	s := Stratum{Op: points[0].Shape.Kind(), Variant: points[0].Shape.Variant()}
+	dev := table.device
+	dev.Name = "other"
+	from := nearestDonor(Donors(&p), s, dev)
+	if from == nil {
+		t.Fatalf("no donor for %s", table.name)
+	}
+	core, _ := coreOf(s.Op, dev)
+	for _, c := range []struct {
+		slower float64
+		few    []int
+		draws  int
+		least  float64 // share of all points inside, a mean over the draws
+		most   float64 // half width, a mean over the draws
+	}{
+		{1, []int{1, 2}, 20, 0.85, 1.05 * sameArchWidth},
+		{1.2, []int{1, 2}, 20, 0.85, math.Log(1.2) + sameArchWidth},
+		{1.6, []int{1, 2}, 20, 0.85, math.Log(1.6) + sameArchWidth},
+		{1 / 1.6, []int{1, 2}, 20, 0.85, math.Log(1.6) + sameArchWidth},
+		{1.6, []int{3, 10}, 3, 0.85, 1.5 * sameArchWidth},
+	} {
+		slowed := slices.Clone(points)
+		for i := range slowed {
+			slowed[i].Seconds *= c.slower
+		}
+		for _, n := range c.few {
+			covered, half, draws := 0.0, 0.0, float64(c.draws)
+			for seed := range uint64(c.draws) {
+				var own []Point
+				for _, i := range rand.New(rand.NewPCG(seed, 1)).Perm(len(slowed))[:n] {
+					own = append(own, slowed[i])
+				}
+				law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Device: dev.Name, Range: hull(s.Op, own)}
+				lent, _, err := core.lent(law, dev, own, from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				inside := 0
+				for _, p := range slowed {
+					if e := lent.Predict(p.Shape); p.Seconds >= float64(e.Lo) && p.Seconds <= float64(e.Hi) {
+						inside++
+					}
+				}
+				covered += float64(inside) / float64(len(slowed)) / draws
+				half += math.Log(lent.Spread.Hi) / draws
+			}
+			t.Logf("%.3g times as long, %d points: %.3f inside a half width of %.3f", c.slower, n, covered, half)
+			if covered < c.least || half > c.most {
+				t.Errorf("%.3g times as long, %d points: %.3f of all lie inside, want %.2f; half width %.3f, want at most %.3f", c.slower, n, covered, c.least, half, c.most)
+			}
 		}
 	}
 }
