@@ -89,6 +89,11 @@ type gemmSplits [10]int
 
 func allGEMMSplits() gemmSplits { return gemmSplits{1, 2, 3, 4, 6, 8, 12, 16, 24, 32} }
 
+// mostGEMMTiles is four times the menu of GEMMTiles, which is what fits write. Predictions
+// take as long as their menu: one of 60,000 entries takes milliseconds, and plans ask for
+// millions.
+const mostGEMMTiles = 64
+
 // GEMMTiles is the menu of tile sizes that tensor core libraries ship for thread blocks
 // of 128 to 384 threads, each with Rate and Crowd 1.
 func GEMMTiles() []GEMMTile {
@@ -196,6 +201,8 @@ func (c *GEMMCore) Validate() error {
 		return fmt.Errorf("parallel: %d: must be at least 1", c.Parallel)
 	case len(c.Tiles) == 0:
 		return fmt.Errorf("tiles: none: a menu has at least one")
+	case len(c.Tiles) > mostGEMMTiles:
+		return fmt.Errorf("tiles: %d: a menu has at most %d: every prediction tries them all", len(c.Tiles), mostGEMMTiles)
 	}
 	for _, f := range c.Coefs() {
 		if !(*f.At > 0) || math.IsInf(*f.At, 0) {

@@ -3,6 +3,7 @@ package costmodel
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -160,9 +161,12 @@ func TestGEMMCoreValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, spoil := range map[string]func(*GEMMCore){
-		"dtype":          func(c *GEMMCore) { c.DType = "int4" },
-		"parallel":       func(c *GEMMCore) { c.Parallel = 0 },
-		"tiles: none":    func(c *GEMMCore) { c.Tiles = nil },
+		"dtype":       func(c *GEMMCore) { c.DType = "int4" },
+		"parallel":    func(c *GEMMCore) { c.Parallel = 0 },
+		"tiles: none": func(c *GEMMCore) { c.Tiles = nil },
+		"tiles: 60000": func(c *GEMMCore) {
+			c.Tiles = slices.Repeat(c.Tiles[:1], 60000)
+		},
 		"tiles[3].rows":  func(c *GEMMCore) { c.Tiles[3].Rows = 0 },
 		"tiles[1].rate":  func(c *GEMMCore) { c.Tiles[1].Rate = math.NaN() },
 		"flops_per_s":    func(c *GEMMCore) { c.PerS = 0 },

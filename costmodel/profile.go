@@ -138,6 +138,12 @@ func (l *Law) validate() error {
 	case !(l.Spread.Lo > 0 && l.Spread.Lo <= 1 && l.Spread.Hi >= 1 && l.Spread.Hi < 1e6):
 		return fmt.Errorf("spread: [%v, %v]: want 0 < lo <= 1 <= hi", l.Spread.Lo, l.Spread.Hi)
 	}
+	if err := validateDType(l.Variant.DType, grouped); err != nil {
+		return err
+	}
+	if err := l.validateErrors(); err != nil {
+		return err
+	}
 	if err := validatePort(l.Port, grouped); err != nil {
 		return err
 	}
@@ -172,6 +178,60 @@ func tiled(k op.Kind) bool {
 	}
 	return false
 }
+
+// validateDType checks a law's precision. No call has an unknown one, so that the law would
+// never be asked for, and the one that was meant would be missing.
+func validateDType(t op.DType, grouped bool) error {
+	switch {
+	case t == "":
+		return nil
+	case grouped && t.Size() == 0:
+		return fmt.Errorf("variant.dtype: %q: want f64, f32, bf16, f16, fp8, i64, i32 or i8, or none", string(t))
+	case !grouped && !t.Computes():
+		return fmt.Errorf("variant.dtype: %q: want f32, bf16, f16 or fp8", string(t))
+	}
+	return nil
+}
+
+// validateErrors checks what is said of a law's errors, which reports print as they stand.
+func (l *Law) validateErrors() error {
+	for _, e := range []struct {
+		name string
+		of   FitError
+	}{{"fit", l.Fit}, {"held", l.Held}} {
+		if err := e.of.validate(); err != nil {
+			return fmt.Errorf("%s.%w", e.name, err)
+		}
+	}
+	for i, r := range l.Rivals {
+		if !finiteError(r.Median) {
+			return fmt.Errorf("rivals[%d].median: %v: want a finite error of 0 or more", i, r.Median)
+		}
+	}
+	return nil
+}
+
+func (e FitError) validate() error {
+	switch {
+	case e.Points < 0:
+		return fmt.Errorf("points: %d: want 0 or more", e.Points)
+	case e.Outside < 0 || e.Outside > e.Points:
+		return fmt.Errorf("outside: %d: want 0 to %d, which is all points", e.Outside, e.Points)
+	case !finiteError(e.Median):
+		return fmt.Errorf("median: %v: want a finite error of 0 or more", e.Median)
+	case !finiteError(e.P90):
+		return fmt.Errorf("p90: %v: want a finite error of 0 or more", e.P90)
+	case !finiteError(e.P95):
+		return fmt.Errorf("p95: %v: want a finite error of 0 or more", e.P95)
+	case !finiteError(math.Abs(e.Bias)):
+		return fmt.Errorf("bias: %v: want a finite log of a ratio", e.Bias)
+	case !(e.Coverage >= 0 && e.Coverage <= 1):
+		return fmt.Errorf("coverage: %v: want a share of 0 to 1", e.Coverage)
+	}
+	return nil
+}
+
+func finiteError(x float64) bool { return x >= 0 && !math.IsInf(x, 0) }
 
 func validatePort(p *op.Port, grouped bool) error {
 	switch {
