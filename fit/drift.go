@@ -35,6 +35,8 @@ const (
 	CauseClock    DriftCause = "thermal_or_power" // same number of cycles: cool the device or raise its power limit; no new fit is needed
 	CauseSoftware DriftCause = "software"         // another number of cycles: calibrate and fit again
 	CauseUnknown  DriftCause = "unknown"          // no clock frequencies were recorded
+	// CauseEnvironment: too little moved for an alarm, but the fingerprint is another one.
+	CauseEnvironment DriftCause = "environment"
 )
 
 // DriftReport compares the points that recordings of the same devices have in common. The
@@ -205,7 +207,7 @@ func comparePlace(from, to *Run, on string) DriftPlace {
 	p.Shift = stats.Median(shifts)
 	middle := stats.BootstrapInterval(stats.Bootstrap(shifts, stats.Median, bootstrapDraws, bootstrapSeed), 0.99)
 	p.Lo, p.Hi = middle.Lo, middle.Hi
-	p.judge(from.fingerprintOf(on) != to.fingerprintOf(on))
+	p.judge(elsewhere(from, to, on))
 	return p
 }
 
@@ -235,7 +237,8 @@ func (s *spot) deviation(pooled float64) float64 {
 // judge gives the verdict of two runs. An alarm needs both size and
 // significance: enough points that each moved by more than the limit and their
 // noise, or a middle of all points beyond the limit whose interval excludes
-// zero. environment says that the fingerprint is another.
+// zero. environment says that the fingerprint is another, which is an alarm whatever the
+// times do: laws belong to a fingerprint.
 func (p *DriftPlace) judge(environment bool) {
 	beyond, expected := 0, 0.0
 	for _, x := range p.Points {
@@ -256,10 +259,12 @@ func (p *DriftPlace) judge(environment bool) {
 		p.Verdict, p.Why = Ambiguous, fmt.Sprintf("%d of %s moved; %d make a drift", p.Moved, units.Count(p.Shared, "point"), p.Needed)
 	case middle || beyond >= p.Needed && float64(beyond) > expected+3*math.Sqrt(expected):
 		p.Verdict, p.Why = Ambiguous, fmt.Sprintf("%d of %d points lie beyond 3 %%, but none by more than its noise", beyond, p.Shared)
-	case environment:
-		p.Verdict, p.Why = Ambiguous, "the fingerprint is another although the times stayed: laws belong to a fingerprint; calibrate again: evenkeel calibrate --fresh"
 	default:
 		p.Verdict, p.Why = Same, "no point moved by more than its noise and 3 %"
+	}
+	if environment && p.Verdict != Drifted {
+		p.Verdict, p.Cause = Drifted, CauseEnvironment
+		p.Why = "the fingerprint is another, to which the laws do not belong, although " + p.Why + "; calibrate again: evenkeel calibrate --fresh"
 	}
 }
 
@@ -284,7 +289,7 @@ func (p *DriftPlace) wholeOp() op.Kind {
 // blame tells clocks from software by the cycles of the points that moved: a
 // time that moved while its cycles stayed is the clock's doing.
 func (p *DriftPlace) blame() {
-	if p.Verdict != Drifted {
+	if p.Verdict != Drifted || p.Cause == CauseEnvironment {
 		return
 	}
 	var cycles, times []float64

@@ -3,6 +3,7 @@ package fit
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ type Run struct {
 
 	fields  []field // of the environment
 	devices map[string]op.DeviceType
+	groups  []op.GroupType
 	spots   map[string]*spot // by key
 	order   []string         // of the keys, as they came
 }
@@ -58,7 +60,7 @@ func ReadRun(name string, r io.Reader) (*Run, error) {
 // header keeps what moves times: the fingerprint is a hash of it, and the
 // fields say which of them changed.
 func (r *Run) header(h *profile.Header) {
-	r.Simulated = h.Simulated
+	r.Simulated, r.groups = h.Simulated, h.Groups
 	add := func(name, value string) { r.fields = append(r.fields, field{name, value}) }
 	add("backend", h.Backend)
 	add("simulated", fmt.Sprint(h.Simulated))
@@ -190,11 +192,43 @@ func (d Difference) short() Difference {
 	return Difference{d.Field, was, is}
 }
 
-// fingerprintOf is the fingerprint of a device, and for a group that of the
-// whole environment.
-func (r *Run) fingerprintOf(on string) string {
-	if d, ok := r.devices[on]; ok {
-		return d.Fingerprint
+// elsewhere says that two runs did not see a device or group in the same environment: it, or a
+// device of the group, has another fingerprint, or the runs do. The fingerprint of a run
+// covers all of its devices and groups, so that one with more or fewer of them has another for
+// that alone.
+func elsewhere(was, is *Run, on string) bool {
+	for _, device := range was.devicesOf(on) {
+		a, known := was.devices[device]
+		b, still := is.devices[device]
+		if known && still && a.Fingerprint != b.Fingerprint {
+			return true
+		}
 	}
-	return r.value("fingerprint")
+	return was.value("fingerprint") != is.value("fingerprint") && (was.value("backend") != is.value("backend") || was.samePlaces(is))
+}
+
+// devicesOf are the device types of a group, or the device itself.
+func (r *Run) devicesOf(on string) []string {
+	i := slices.IndexFunc(r.groups, func(g op.GroupType) bool { return g.Name == on })
+	if i < 0 {
+		return []string{on}
+	}
+	var devices []string
+	for _, m := range r.groups[i].Members {
+		devices = append(devices, m.Device)
+	}
+	return devices
+}
+
+// samePlaces says that two runs know the same devices, by fingerprint too, and groups.
+func (r *Run) samePlaces(o *Run) bool {
+	named := func(all []op.GroupType) []string {
+		var names []string
+		for _, g := range all {
+			names = append(names, g.Name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	return maps.EqualFunc(r.devices, o.devices, func(a, b op.DeviceType) bool { return a.Fingerprint == b.Fingerprint }) && slices.Equal(named(r.groups), named(o.groups))
 }

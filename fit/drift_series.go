@@ -61,10 +61,13 @@ func (p *DriftPlace) follow(runs []*Run) {
 		if q := comparePlace(first, run, p.On); q.Shared >= 2 {
 			shifts = append(shifts, q.Shift)
 			before = q.Verdict
+			if q.Cause == CauseEnvironment { // its times had not moved
+				before = Same
+			}
 		}
 	}
 	p.Series = newSeries(append(shifts, p.Shift))
-	changed := first.fingerprintOf(p.On) != last.fingerprintOf(p.On)
+	changed := elsewhere(first, last, p.On)
 	crept := p.Series.crept()
 	switch {
 	case p.Verdict == Drifted && before != Drifted && !changed && !crept && len(shifts) > 0:

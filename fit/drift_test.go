@@ -135,7 +135,7 @@ func TestDriftIsFound(t *testing.T) {
 			}
 			return b
 		}, Drifted, 12},
-		{"another stack, the same times", quiet, func(b driftBench) driftBench { b.stack = "v2"; return b }, Ambiguous, 0},
+		{"another stack, the same times", quiet, func(b driftBench) driftBench { b.stack = "v2"; return b }, Drifted, 0},
 		{"another stack, other times", quiet, func(b driftBench) driftBench { b.stack, b.scale = "v2", scaledBy(1.2); return b }, Drifted, 9},
 		{"struck visits", driftBench{plain: 60, noise: 0.005}, func(b driftBench) driftBench { b.disturbance = 0.1; return b }, Same, 0},
 	} {
@@ -199,6 +199,77 @@ func TestCyclesTellHeatFromSoftware(t *testing.T) {
 		if d := compared(t, was.run(t, rng), c.is.run(t, rng)); d.Places[0].Cause != c.want {
 			t.Errorf("%s: %q, want %q", c.name, d.Places[0].Cause, c.want)
 		}
+	}
+}
+
+// Another fingerprint is an alarm at once, of a device, of a device of a group, or of the whole
+// environment; that other devices are there or are not is none for those that both have.
+func TestAnotherFingerprintIsADrift(t *testing.T) {
+	const group = "2 gpu over nvlink"
+	record := func(fingerprint, backend, gpu string, second bool) *Run {
+		var buf bytes.Buffer
+		write := func(v any) {
+			data, err := json.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			buf.Write(append(data, '\n'))
+		}
+		h := &profile.Header{
+			Schema: profile.RecordingSchema, Tool: "test", Created: "2026-01-01T00:00:00Z", Backend: backend, Fingerprint: fingerprint,
+			Devices: []op.DeviceType{{Name: "gpu", Model: "a chip", Fingerprint: gpu, Parallel: 100}},
+			Groups:  []op.GroupType{op.NewGroupType([]op.Member{{Device: "gpu", Count: 2}}, 1, "nvlink")},
+		}
+		if second {
+			h.Devices = append(h.Devices, op.DeviceType{Name: "gpu2", Model: "another", Fingerprint: "x", Parallel: 100})
+		}
+		write(h)
+		for i := range 6 {
+			write(profile.Imported("gpu", benchShape(4*i), []float64{1e-3}))
+			write(profile.Imported(group, op.AllReduce{Message: op.Message{Group: 2, Bytes: units.Bytes(1+i) << 20}}, []float64{1e-3}))
+		}
+		r, err := ReadRun("some.rec.jsonl", &buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	was := record("f1", "import:test", "g1", false)
+	for _, c := range []struct {
+		name string
+		is   *Run
+		want DriftVerdict
+	}{
+		{"the same", record("f1", "import:test", "g1", false), Same},
+		{"a device's", record("f2", "import:test", "g2", false), Drifted},
+		{"a device's alone", record("f1", "import:test", "g2", false), Drifted},
+		{"that of the whole alone", record("f2", "import:test", "g1", false), Drifted},
+		{"another backend", record("f2", "import:other", "g1", false), Drifted},
+		{"one more device", record("f2", "import:test", "g1", true), Same},
+		{"one more device, another fingerprint", record("f2", "import:test", "g2", true), Drifted},
+	} {
+		d := compared(t, was, c.is)
+		if d.Verdict != c.want || len(d.Places) != 2 {
+			t.Errorf("%s: %s on %d places, want %s", c.name, d.Verdict, len(d.Places), c.want)
+		}
+		for _, p := range d.Places {
+			alarm := c.want == Drifted
+			if p.Verdict != c.want || (p.Cause == CauseEnvironment) != alarm || strings.Contains(p.Why, "fingerprint") != alarm {
+				t.Errorf("%s: %s is %s for %q: %s", c.name, p.On, p.Verdict, p.Cause, p.Why)
+			}
+		}
+	}
+	// A series in which one recording alone was of another environment, and the last moved.
+	b := driftBench{canaries: 8, visits: 5, noise: 0.003}
+	rng := rand.New(rand.NewPCG(8, 9))
+	first, other := b.run(t, rng), b
+	other.stack, b.scale = "v2", scaledBy(1.06)
+	if d := compared(t, first, other.run(t, rng), b.run(t, rng)); d.Verdict != Ambiguous {
+		t.Errorf("the last moved, the one before was of another environment: %s, want ambiguous: %+v", d.Verdict, d.Places)
+	}
+	b.scale = nil
+	if d := compared(t, first, b.run(t, rng), other.run(t, rng)); d.Verdict != Drifted {
+		t.Errorf("the last is of another environment: %s, want drift: %+v", d.Verdict, d.Places)
 	}
 }
 

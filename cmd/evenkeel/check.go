@@ -57,7 +57,8 @@ stratum with fewer than 20 points is listed as insufficient and fails only with
 
 With --drift-from the recordings are compared with earlier ones of the same
 devices: the points that both measured again and again (canaries), or all that
-they share. More than 3 % and more than their noise on two of them is a drift.
+they share. More than 3 % and more than their noise on two of them is a drift, and
+so is another fingerprint of the devices or of the environment, whatever the times.
 Given several times, oldest first, the flag follows the shifts as a series.
 
 Given the trace of a replay instead of recordings, it judges plans: how far each
@@ -188,7 +189,7 @@ func (a *app) runCheck(paths []string, o checkOptions) error {
 func checkFailed(r *fit.Report) error {
 	switch {
 	case r.Drift != nil && r.Drift.Verdict == fit.Drifted:
-		return driftedError{}
+		return driftedError{r.Drift}
 	case !r.Failed(false):
 		return undecidedError{imported: len(r.Imported) > 0}
 	}

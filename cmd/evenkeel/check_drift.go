@@ -11,9 +11,17 @@ import (
 
 // driftedError says that a check was made and found the machine changed; how
 // is in the table on stdout. To the exit code it is a failed check.
-type driftedError struct{}
+type driftedError struct{ drift *fit.DriftReport }
 
-func (driftedError) Error() string { return "the machine drifted: its times are not what they were" }
+func (e driftedError) Error() string {
+	timed := func(p fit.DriftPlace) bool {
+		return p.Verdict == fit.Drifted && p.Cause != fit.CauseEnvironment
+	}
+	if !slices.ContainsFunc(e.drift.Places, timed) {
+		return "the machine drifted: its times stayed, its fingerprint is another"
+	}
+	return "the machine drifted: its times are not what they were"
+}
 
 func (driftedError) Is(target error) bool { return target == errCheckFailed }
 
