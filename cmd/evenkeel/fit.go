@@ -166,7 +166,11 @@ func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) 
 	if p.Inputs, err = inputs(out, paths); err != nil {
 		return nil, err
 	}
-	return p, doc.Save(out, p)
+	if err := doc.Save(out, p); err != nil {
+		return p, err
+	}
+	a.remarkOnSize(out, p)
+	return p, nil
 }
 
 // study compares forms of laws on points kept from them.
