@@ -50,16 +50,16 @@ every stratum: an op on a device type or group, in one band of sizes. Points
 outside the measured range, and laws of other devices, are strata of their own.
 The limits come from one document (--limits, evenkeel.limits/v1; one is built
 in) and apply to the upper 95 % bounds; where repeats of the points scatter more
-than a limit of errors allows, their scatter counts instead. At least 70 % of the
-points must lie inside the 90 % interval, which --max-error leaves as it is. A
-stratum with fewer than 20 points is listed as insufficient and fails only with
---strict.
+than a limit of errors allows, their scatter counts instead, if 20 points or a
+quarter of them were repeated. At least 70 % of the points must lie inside the
+90 % interval, which --max-error leaves as it is. A stratum with fewer than 20
+points is listed as insufficient and fails only with --strict.
 
 With --drift-from the recordings are compared with earlier ones of the same
 devices: the points that both measured again and again (canaries), or all that
-they share. More than 3 % and more than their noise on two of them is a drift, and
-so is another fingerprint of the devices or of the environment, whatever the times.
-Given several times, oldest first, the flag follows the shifts as a series.
+they share. More than 3 % and more than their noise on two of them is a drift,
+and so is another fingerprint of the devices or of the environment, whatever the
+times. Given several times, oldest first, the flag follows the shifts as a series.
 
 Given the trace of a replay instead of recordings, it judges plans: how far each
 step and what its ranks compute are from the prediction, whether more
