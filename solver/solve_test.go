@@ -336,7 +336,7 @@ func TestTheOtherOfEqualPlansMayBeTaken(t *testing.T) {
 		"alone":                ours,
 	} {
 		for _, p.Take = range []string{evenkeel.Name, evenkeel.SureName} {
-			plan, err := p.pick(found, step.Time.Mid/2)
+			plan, err := p.pick(found, nil, step.Time.Mid/2)
 			if err != nil {
 				t.Fatalf("%s, --take %s: %v", name, p.Take, err)
 			}
