@@ -46,7 +46,7 @@ func (l *Law) tilesBefore(s op.Shape, log float64) float64 {
 	q, kv := wholeTiles(a.QLen, tile), a.KVLen
 	switch {
 	case l.Correction.has("kv_len"):
-		if kv = wholeTiles(a.KVLen, tile); q < a.QLen && kv < a.KVLen {
+		if kv = wholeTiles(a.KVLen, tile); q < a.QLen && kv < a.KVLen && a.Mask != op.Diag {
 			see(a.QLen, kv)
 			see(q, a.KVLen)
 		}

@@ -215,8 +215,8 @@ func (e FitError) validate() error {
 	switch {
 	case e.Points < 0:
 		return fmt.Errorf("points: %d: want 0 or more", e.Points)
-	case e.Outside < 0 || e.Outside > e.Points:
-		return fmt.Errorf("outside: %d: want 0 to %d, which is all points", e.Outside, e.Points)
+	case e.Outside < 0:
+		return fmt.Errorf("outside: %d: want 0 or more", e.Outside)
 	case !finiteError(e.Median):
 		return fmt.Errorf("median: %v: want a finite error of 0 or more", e.Median)
 	case !finiteError(e.P90):

@@ -42,7 +42,7 @@ func TestProfileValidate(t *testing.T) {
 		"integers":       {func(p *Profile) { p.Laws[0].Variant.DType = op.I8 }, `laws[0].variant.dtype: "i8": want f32`},
 		"messages":       {func(p *Profile) { byOp(p, op.KindSendRecv).Variant.DType = "int3" }, `.variant.dtype: "int3": want f64`},
 		"held points":    {func(p *Profile) { p.Laws[0].Held.Points = -5 }, "laws[0].held.points: -5: want 0 or more"},
-		"held outside":   {func(p *Profile) { p.Laws[0].Held.Outside = p.Laws[0].Held.Points + 1 }, "laws[0].held.outside: "},
+		"held outside":   {func(p *Profile) { p.Laws[0].Held.Outside = -1 }, "laws[0].held.outside: -1: want 0 or more"},
 		"held median":    {func(p *Profile) { p.Laws[0].Held.Median = -1 }, "laws[0].held.median: -1: want a finite error of 0 or more"},
 		"held p90":       {func(p *Profile) { p.Laws[0].Held.P90 = math.NaN() }, "laws[0].held.p90: NaN"},
 		"held p95":       {func(p *Profile) { p.Laws[0].Held.P95 = math.Inf(1) }, "laws[0].held.p95: +Inf"},
@@ -84,5 +84,14 @@ func TestProfileValidateNamesTheFirstField(t *testing.T) {
 		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "correction.axes: 0") {
 			t.Fatal(err)
 		}
+	}
+}
+
+// All points of a law that was borrowed are outside its range; beside none inside they are no
+// impossible number.
+func TestPointsOutsideCountBesideThoseInside(t *testing.T) {
+	e := FitError{Points: 0, Outside: 5}
+	if err := e.validate(); err != nil {
+		t.Error(err)
 	}
 }

@@ -305,7 +305,7 @@ func nothingJudged(p *costmodel.Profile, d *Data, points []Point, missing []stri
 func noneSetAside(p *costmodel.Profile, d *Data) error {
 	held, way := 0, "check another recording: evenkeel calibrate"
 	for i := range p.Laws {
-		held += p.Laws[i].Held.Points
+		held += p.Laws[i].Held.Points + p.Laws[i].Held.Outside
 	}
 	if d.origins.allForeign() {
 		way = "check another recording: evenkeel import"

@@ -264,7 +264,7 @@ func (p *DriftPlace) judge(environment bool) {
 	}
 	if environment && p.Verdict != Drifted {
 		p.Verdict, p.Cause = Drifted, CauseEnvironment
-		p.Why = "the fingerprint is another, to which the laws do not belong, although " + p.Why + "; calibrate again: evenkeel calibrate --fresh"
+		p.Why = "the fingerprint is another, to which the laws do not belong, although " + p.Why + "; measure again (evenkeel calibrate --fresh, or import what was) and fit"
 	}
 }
 

@@ -3,7 +3,6 @@ package fit
 import (
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -193,9 +192,9 @@ func (d Difference) short() Difference {
 }
 
 // elsewhere says that two runs did not see a device or group in the same environment: it, or a
-// device of the group, has another fingerprint, or the runs do. The fingerprint of a run
-// covers all of its devices and groups, so that one with more or fewer of them has another for
-// that alone.
+// device of the group, has another fingerprint, or the runs have other backends. The fingerprint of
+// a run tells nothing more: it covers the devices and groups as they are listed, so that one with more
+// of them, or in another order, has another for that alone.
 func elsewhere(was, is *Run, on string) bool {
 	for _, device := range was.devicesOf(on) {
 		a, known := was.devices[device]
@@ -204,7 +203,7 @@ func elsewhere(was, is *Run, on string) bool {
 			return true
 		}
 	}
-	return was.value("fingerprint") != is.value("fingerprint") && (was.value("backend") != is.value("backend") || was.samePlaces(is))
+	return was.value("fingerprint") != is.value("fingerprint") && was.value("backend") != is.value("backend")
 }
 
 // devicesOf are the device types of a group, or the device itself.
@@ -218,17 +217,4 @@ func (r *Run) devicesOf(on string) []string {
 		devices = append(devices, m.Device)
 	}
 	return devices
-}
-
-// samePlaces says that two runs know the same devices, by fingerprint too, and groups.
-func (r *Run) samePlaces(o *Run) bool {
-	named := func(all []op.GroupType) []string {
-		var names []string
-		for _, g := range all {
-			names = append(names, g.Name)
-		}
-		slices.Sort(names)
-		return names
-	}
-	return maps.EqualFunc(r.devices, o.devices, func(a, b op.DeviceType) bool { return a.Fingerprint == b.Fingerprint }) && slices.Equal(named(r.groups), named(o.groups))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -46,6 +47,7 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 		var lent bool
 		if found, lent = p.lendRing(ctx, todo, found); lent && late {
 			err = nil
+			skipped = slices.DeleteFunc(skipped, func(s string) bool { return strings.HasPrefix(s, "strategy "+evenkeel.Name+": ") })
 		}
 	}
 	if err != nil {

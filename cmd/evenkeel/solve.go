@@ -473,12 +473,14 @@ func (o problem) precision(laws known) (op.DType, error) {
 	if o.dtype != "" {
 		return op.DType(o.dtype), nil
 	}
-	have, of := laws.precisions()
-	switch len(have) {
-	case 0:
+	have, of, common := laws.precisions()
+	switch {
+	case len(have) == 0:
 		return "", usageError{o.orReferences(&costmodel.MissingLawError{Op: op.KindAttnFwd, On: of})}
-	case 1:
+	case len(have) == 1:
 		return have[0], nil
+	case !common:
+		return "", usagef("the profile has attention laws of %s, but of no precision for all of these: measure them in one, or plan on fewer types of devices", of)
 	}
 	names := make([]string, len(have))
 	for i, d := range have {
@@ -487,9 +489,9 @@ func (o problem) precision(laws known) (op.DType, error) {
 	return "", usagef("the profile has attention laws of %s for %s: choose one with --dtype", of, strings.Join(names, ", "))
 }
 
-// precisions are those for which each device type of the cluster has laws of attention, or where
-// no precision is all of theirs, any of them; of names the types.
-func (k known) precisions() (have []op.DType, of string) {
+// precisions are those for which each device type of the cluster has laws of attention or, where
+// no precision is all of theirs (common), any of them; of names the types.
+func (k known) precisions() (have []op.DType, of string, common bool) {
 	var types []string
 	for _, r := range k.cluster.Ranks() {
 		if !slices.Contains(types, r.Device) {
@@ -510,7 +512,7 @@ func (k known) precisions() (have []op.DType, of string) {
 	if len(onAll) > 0 {
 		have = onAll
 	}
-	return have, strings.Join(types, ", ")
+	return have, strings.Join(types, ", "), len(onAll) > 0
 }
 
 // writable says, before anything is planned, whether what the flags ask for can be

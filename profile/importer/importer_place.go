@@ -187,7 +187,7 @@ const noSuchCollective = "no op of this vocabulary is such a collective"
 func stackOf(parts ...string) string {
 	var kept []string
 	for _, p := range parts {
-		if p = worded(strings.TrimSpace(p), "._-:", " ", 64); p != "" {
+		if p = worded(strings.TrimSpace(p), "._-:", " +", 64); p != "" {
 			kept = append(kept, p)
 		}
 	}
@@ -196,8 +196,8 @@ func stackOf(parts ...string) string {
 
 // worded makes a text a word of at most so many letters: it lowers it and replaces what is
 // no letter or digit a-z, 0-9, nor one of the others, by _. Case, and the spellings that are
-// listed, tell no two names apart. Any other sign may, as the + of 1.0+cu126 and the / of
-// 1.0/cu126 do, so a word that lost one stays told apart by a hash, as one that was cut does.
+// listed, tell no two names apart. Any other sign may, as the / of 1.0/cu126 and the ~ of 1.0~cu126
+// do, so a word that lost one stays told apart by a hash, as one that was cut does.
 func worded(text, others, spellings string, most int) string {
 	plain := strings.Map(func(c rune) rune {
 		if strings.ContainsRune(spellings, c) {

@@ -211,9 +211,6 @@ func TestNVBandwidthJSON(t *testing.T) {
 	}
 }
 
-// The recorded output was partly edited by hand: the first two matrices have
-// more columns than the machine has GPUs and are left out. With one GPU the
-// tests that load the host from all of them are plain copies.
 // What a matrix is said to hold and the name of its test are two sources of one fact.
 func TestNVBandwidthDescriptions(t *testing.T) {
 	const on = "h100_sxm/cuda-12.4"
@@ -241,6 +238,9 @@ func TestNVBandwidthDescriptions(t *testing.T) {
 	}
 }
 
+// The recorded output was partly edited by hand: the first two matrices have
+// more columns than the machine has GPUs and are left out. With one GPU the
+// tests that load the host from all of them are plain copies.
 func TestNVBandwidthRecorded(t *testing.T) {
 	dir := ncclTraces(t, "nvbandwidth")
 	got, err := ncclImport(nvbandwidthFormat(), Options{}, ncclFile(t, filepath.Join(dir, "gh200_nvbandwidth.log")))

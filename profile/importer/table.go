@@ -350,17 +350,18 @@ func (t *table) gemm(r *tableRow) {
 }
 
 func (t *table) product(r *tableRow, g op.GEMM) {
-	on := strings.Join([]string{r.gpu(), r.text("framework"), r.text("version"), string(g.DType)}, "\n")
-	kernel := r.text("kernel_source") + r.text("kernel")
+	stack := stackOf(r.text("framework"), r.text("version"))
+	on := strings.Join([]string{r.gpu(), stack, string(g.DType)}, "\n")
+	kernel := kernelOf(r.text("kernel_source") + r.text("kernel")) // an empty one is not told, and no other
 	used := t.report.Points
-	if first, seen := t.products[on]; seen && first != kernel {
+	if first, seen := t.products[on]; seen && kernel != "" && first != kernel {
 		t.otherKernel(r, first, kernel)
 	}
 	if g.DType == op.FP8 && r.text("framework") != "" {
 		t.Note("fp8 GEMM times of serving engines include the kernel that quantises the activations")
 	}
-	t.compute(r, g, stackOf(r.text("framework"), r.text("version")))
-	if t.report.Points > used && len(t.products) < mostTypes {
+	t.compute(r, g, stack)
+	if t.report.Points > used && kernel != "" && len(t.products) < mostTypes {
 		t.products[on] = kernel
 	}
 }

@@ -75,6 +75,11 @@ func (x *csvLines) first(text string) error {
 // next reads any other line.
 func (x *csvLines) next(line int, text string) error {
 	var ok bool
+	if bare, marked := strings.CutPrefix(text, "\ufeff"); marked { // a file that was put behind another begins so
+		if x.cells, ok = split(x.cells[:0], bare); ok && len(x.cells) == len(x.columns) && x.names() {
+			text = bare
+		}
+	}
 	if x.cells, ok = split(x.cells[:0], text); !ok {
 		return x.v.bad(line, "a quote is not closed")
 	}

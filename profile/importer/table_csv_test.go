@@ -62,6 +62,10 @@ func TestHeadersFurtherDown(t *testing.T) {
 	if got := shapesOf(m); len(got) != 2 || got[0] != got[1] {
 		t.Errorf("%q", got)
 	}
+	m = mustImport(t, tableFormat(), Options{}, inMemory("a.csv", "\ufeff"+head+"\ufeff"+head)) // as spreadsheets write them
+	if got := shapesOf(m); len(got) != 2 || got[0] != got[1] {
+		t.Errorf("%q", got)
+	}
 	_, err := importInto(tableFormat(), Options{}, inMemory("a.csv", head+"gpu,dtype,m,n,k,latency_ms\nl4,bf16,64,128,256,0.009\n"))
 	if err == nil || !strings.HasPrefix(err.Error(), `a.csv:3: the line names columns again, with "latency_ms"`) {
 		t.Errorf("times in another unit: %v", err)
