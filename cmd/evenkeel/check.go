@@ -58,7 +58,7 @@ points is listed as insufficient and fails only with --strict.
 With --drift-from the recordings are compared with earlier ones of the same
 devices: the points that both measured again and again (canaries), or all that
 they share. More than 3 % and more than their noise on two of them is a drift,
-and so is another fingerprint of the devices or of the environment, whatever the
+and so is another fingerprint of the devices or another backend, whatever the
 times. Given several times, oldest first, the flag follows the shifts as a series.
 
 Given the trace of a replay instead of recordings, it judges plans: how far each
