@@ -34,7 +34,7 @@ func TestPrecisionIsOfTheClustersDevices(t *testing.T) {
 		{on("1x1 cpu"), op.F32, ""},
 		{on("1x2 big + 1x2 small"), op.BF16, ""},
 		{on("2x2 big"), "", "the profile has attention laws of big for bf16, f16: choose one with --dtype"},
-		{on("1x1 cpu + 1x1 small + 1x1 big"), "", "the profile has attention laws of cpu, small, big for f32, bf16, f16: choose one with --dtype"},
+		{on("1x1 cpu + 1x1 small + 1x1 big"), "", "the profile has attention laws of cpu, small, big, but of no precision for all of these: measure them in one"},
 		{on("1x1 bare"), "", "no law for attn_fwd"},
 	} {
 		got, err := problem{}.precision(x.laws)
