@@ -213,7 +213,8 @@ func (e *estimator) solve(d *draft, caps []float64) float64 {
 }
 
 // solveWithin is solve for who has no use for drafts that take longer than a limit:
-// those that do by a round's paces are +Inf. The first round's, of equal groups, say little.
+// those that do by a round's paces, and a hundredth more, are +Inf. The first round's, of equal
+// groups, say little.
 func (e *estimator) solveWithin(d *draft, caps []float64, limit float64) float64 {
 	n := 0
 	for i := range d.kinds {
@@ -235,7 +236,7 @@ func (e *estimator) solveWithin(d *draft, caps []float64, limit float64) float64
 			paces[i] = affine(times[i], max(each[i], total/float64(8*n)))
 		}
 		var theta float64
-		if each, theta = level(total, paces, counts, caps); each == nil || round > 0 && theta*steps > limit {
+		if each, theta = level(total, paces, counts, caps); each == nil || round > 0 && theta*steps > limit*(1+roundError) {
 			return math.Inf(1)
 		}
 	}
@@ -248,6 +249,9 @@ func (e *estimator) solveWithin(d *draft, caps []float64, limit float64) float64
 	}
 	return worst * steps
 }
+
+// roundError is how far a round's paces are taken to be from what comes of the last one at most.
+const roundError = 0.01
 
 // levelRounds of drawing the groups' paces where their tokens are and filling
 // them anew; the third changes little.
