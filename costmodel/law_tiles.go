@@ -7,9 +7,9 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// tilesBefore is the time of attention's forward pass at the end of the tile before that which its last tokens
-// lie in, in seconds, before lower bounds; 0 where it can be no more than that of the shape itself,
-// whose correction's logarithm is log.
+// tilesBefore is the time of attention's forward pass at the end of the tile before that which its
+// last tokens lie in, in seconds, before lower bounds; 0 where it can be no more than that of the
+// shape itself, whose correction's logarithm is log.
 //
 // A correction is the same in all of a tile, and so changes at its first token, where it may fall
 // by what the core rises up to the tile's last one. The core rises by little at the first token

@@ -225,6 +225,12 @@ func TestRingsThatFitArePlans(t *testing.T) {
 			}
 			if err != nil {
 				t.Errorf("%v, %d tokens%s: %v", p.Job.Cluster, int64(tokens), name, err)
+				continue
+			}
+			for _, w := range plan.Warnings {
+				if strings.HasPrefix(w, "strategy "+plan.Strategy+": ") {
+					t.Errorf("%v, %d tokens%s: chosen is %s, and it is told: %s", p.Job.Cluster, int64(tokens), name, plan.Strategy, w)
+				}
 			}
 		}
 	})
