@@ -9,9 +9,9 @@ import (
 const leafWidth = 120
 
 // layOut puts every object and list that holds no other on a line of its own
-// where it is short: a law has hundreds of numbers in pairs, which one below the
-// other nobody reads and which would take twice the space. data is valid JSON,
-// indented.
+// where it is short, and fills lines with the numbers of a longer list: a law has
+// hundreds of numbers, which one below the other nobody reads and which would take
+// twice the space. data is valid JSON, indented.
 func layOut(data []byte) []byte {
 	out := make([]byte, 0, len(data))
 	open := -1 // where in out the innermost container begins, as long as it holds no other
@@ -39,7 +39,7 @@ func layOut(data []byte) []byte {
 }
 
 // joined puts the container from `open` on, which ends the bytes, on one line
-// if it fits.
+// if it fits, and on as few as hold it if it is a list of numbers.
 func joined(out []byte, open int) []byte {
 	lines := bytes.Split(out[open:], []byte("\n"))
 	short := make([]byte, 0, leafWidth)
@@ -52,8 +52,40 @@ func joined(out []byte, open int) []byte {
 		}
 		short = append(short, line...)
 	}
-	if utf8.RuneCount(short) > leafWidth {
-		return out
+	switch {
+	case utf8.RuneCount(short) <= leafWidth:
+		return append(out[:open], short...)
+	case ofNumbers(lines):
+		return append(out[:open], filled(lines)...)
 	}
-	return append(out[:open], short...)
+	return out
+}
+
+// ofNumbers says whether lines are a list's, each but the first and the last one number.
+func ofNumbers(lines [][]byte) bool {
+	for i, line := range lines {
+		line = bytes.TrimLeft(line, " ")
+		switch ends := i == 0 || i == len(lines)-1; {
+		case ends && line[0] != '[' && line[0] != ']':
+			return false
+		case !ends && line[0] != '-' && (line[0] < '0' || line[0] > '9'):
+			return false
+		}
+	}
+	return true
+}
+
+// filled puts as many numbers of a list on a line as leafWidth takes, its brackets on
+// lines of their own.
+func filled(lines [][]byte) []byte {
+	out, width := bytes.Clone(lines[0]), leafWidth
+	for _, line := range lines[1 : len(lines)-1] {
+		number := bytes.TrimLeft(line, " ")
+		if width += 1 + len(number); width <= leafWidth {
+			out = append(append(out, ' '), number...)
+			continue
+		}
+		out, width = append(append(out, '\n'), line...), len(number)
+	}
+	return append(append(out, '\n'), lines[len(lines)-1]...)
 }

@@ -21,6 +21,40 @@ func TestLayOutPutsShortLeavesOnALine(t *testing.T) {
 	}
 }
 
+func TestLayOutFillsLinesWithNumbers(t *testing.T) {
+	list := func(item string, n int, last string) string {
+		return "{\n  \"a\": [\n    " + strings.Repeat(item+",\n    ", n-1) + last + "\n  ]\n}"
+	}
+	// "-1.5e-07, " has ten characters, so that twelve and a half would fill a line: the
+	// comma of the twelfth is the last of 119, and of 24 numbers the last has none.
+	twelve := "    " + strings.Repeat("-1.5e-07, ", 11) + "-1.5e-07"
+	for in, want := range map[string]string{
+		list("-1.5e-07", 24, "-1.5e-07"):             "{\n  \"a\": [\n" + twelve + ",\n" + twelve + "\n  ]\n}",
+		list("-1.5e-07", 13, "1"):                    "{\n  \"a\": [\n" + twelve + ",\n    1\n  ]\n}",
+		list("-1.5e-07", 13, `"1"`):                  list("-1.5e-07", 13, `"1"`),
+		list("-1.5e-07", 13, "null"):                 list("-1.5e-07", 13, "null"),
+		list(strings.Repeat("1", leafWidth), 2, "1"): list(strings.Repeat("1", leafWidth), 2, "1"),
+	} {
+		if got := string(layOut([]byte(in))); got != want {
+			t.Errorf("layOut(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// Lines of a long list are full, and none is longer than leafWidth.
+func TestLayOutFillsLongLists(t *testing.T) {
+	long := "[" + strings.Repeat("\n  1,", 1<<18) + "\n  1\n]"
+	lines := strings.Split(string(layOut([]byte(long))), "\n")
+	if want := 1 + (1<<18)/40 + 1 + 1; len(lines) != want { // "1, " forty times, less a space at the end, are 119
+		t.Errorf("%d lines, want %d", len(lines), want)
+	}
+	for _, line := range lines {
+		if len(strings.TrimLeft(line, " ")) > leafWidth {
+			t.Fatalf("a line of %d", len(line))
+		}
+	}
+}
+
 // TestLayOutChangesNothingButSpace compares what a standard decoder reads.
 func TestLayOutChangesNothingButSpace(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
@@ -41,7 +75,7 @@ func TestLayOutChangesNothingButSpace(t *testing.T) {
 
 // anything is a random value of JSON.
 func anything(r *rand.Rand, depth int) any {
-	switch k := r.IntN(5); {
+	switch k := r.IntN(6); {
 	case k == 0 && depth > 0:
 		m := map[string]any{}
 		for range r.IntN(4) {
@@ -56,6 +90,12 @@ func anything(r *rand.Rand, depth int) any {
 		return l
 	case k == 2:
 		return r.NormFloat64()
+	case k == 3:
+		numbers := make([]float64, r.IntN(40))
+		for i := range numbers {
+			numbers[i] = r.NormFloat64()
+		}
+		return numbers
 	}
 	return text(r)
 }
