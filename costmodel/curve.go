@@ -21,14 +21,16 @@ const (
 // busiest port of a collective, or a bandwidth op's memory traffic where the
 // caches bend it more than a straight line allows. It never falls
 // inside a piece; between alpha-beta pieces it may step, as protocols do.
+//
+// A document holds it in lists, see curveWire.
 type Curve struct {
-	Form   CurveForm `json:"form"`
-	Pieces []Piece   `json:"pieces,omitempty"` // alpha_beta, by rising From
-	Knots  []Knot    `json:"knots,omitempty"`  // log_log, by rising Bytes
+	Form   CurveForm
+	Pieces []Piece // alpha_beta, by rising From
+	Knots  []Knot  // log_log, by rising Bytes
 	// HalfWidths are half the widths of the 90 % interval at the knots, in
 	// |log(measured/predicted)|: wide where nothing was measured nearby. Absent,
 	// the law's Spread holds everywhere.
-	HalfWidths []float64 `json:"half_widths,omitempty"`
+	HalfWidths []float64
 }
 
 // Piece is alpha + beta x from a size on, to the next piece.
@@ -127,7 +129,7 @@ func (c *Curve) validate() error {
 	case c.Form == LogLog && len(c.Knots) > 0 && len(c.Pieces) == 0:
 		return c.validateKnots()
 	}
-	return fmt.Errorf("curve.form: %q with %d pieces and %d knots: want alpha_beta with pieces or log_log with knots", c.Form, len(c.Pieces), len(c.Knots))
+	return fmt.Errorf("curve.form: %q with %d pieces and %d bytes: want alpha_beta with pieces or log_log with bytes", c.Form, len(c.Pieces), len(c.Knots))
 }
 
 func (c *Curve) validatePieces() error {
@@ -148,21 +150,26 @@ func (c *Curve) validatePieces() error {
 	return nil
 }
 
+// validateKnots names the lists that a document has for the knots.
 func (c *Curve) validateKnots() error {
+	last := Knot{}
 	for i, k := range c.Knots {
-		if k.Bytes <= 0 || !(k.Seconds > 0) || math.IsInf(float64(k.Seconds), 0) {
-			return fmt.Errorf("curve.knots[%d]: %d bytes in %v s: want both positive", i, int64(k.Bytes), float64(k.Seconds))
+		switch {
+		case k.Bytes <= last.Bytes:
+			return fmt.Errorf("curve.bytes[%d]: %d: must rise from 1 on", i, int64(k.Bytes))
+		case !(k.Seconds > 0) || math.IsInf(float64(k.Seconds), 0):
+			return fmt.Errorf("curve.time_s[%d]: %v: must be positive", i, float64(k.Seconds))
+		case k.Seconds < last.Seconds:
+			return fmt.Errorf("curve.time_s[%d]: %v after %v: must not fall", i, float64(k.Seconds), float64(last.Seconds))
 		}
-		if i > 0 && (k.Bytes <= c.Knots[i-1].Bytes || k.Seconds < c.Knots[i-1].Seconds) {
-			return fmt.Errorf("curve.knots[%d]: must rise", i)
-		}
+		last = k
 	}
 	return c.validateWidths()
 }
 
 func (c *Curve) validateWidths() error {
 	if n := len(c.HalfWidths); n > 0 && n != len(c.Knots) {
-		return fmt.Errorf("curve.half_widths: %d for %d knots: want one a knot, or none", n, len(c.Knots))
+		return fmt.Errorf("curve.half_widths: %d for %d bytes: want one each, or none", n, len(c.Knots))
 	}
 	for i, h := range c.HalfWidths {
 		if !(h > 0 && h < maxHalfWidth) {

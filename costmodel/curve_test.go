@@ -30,7 +30,7 @@ func TestHalfWidth(t *testing.T) {
 
 func TestHalfWidthsAreValidated(t *testing.T) {
 	for want, change := range map[string]func(*Curve){
-		"half_widths: 2 for 3 knots": func(c *Curve) { c.HalfWidths = c.HalfWidths[:2] },
+		"half_widths: 2 for 3 bytes": func(c *Curve) { c.HalfWidths = c.HalfWidths[:2] },
 		"half_widths[1]: 0":          func(c *Curve) { c.HalfWidths[1] = 0 },
 		"half_widths[2]: NaN":        func(c *Curve) { c.HalfWidths[2] = math.NaN() },
 		"half_widths[0]: 7":          func(c *Curve) { c.HalfWidths[0] = 7 },

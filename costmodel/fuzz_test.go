@@ -22,8 +22,10 @@ func FuzzProfile(f *testing.F) {
 		`"range":[{"axis":"tokens","min":1,"max":2},{"axis":"width","min":1,"max":2}],"spread":{"lo":0.9,"hi":1.1}}]}`))
 	f.Add([]byte(`{"schema":"evenkeel.profile/v1","simulated":false,"devices":[{"name":"d","model":"m","stack":"s","fingerprint":"f","parallel":1,"memory_bytes":1}],` +
 		`"groups":[{"name":"2 d over w","members":[{"device":"d","count":2}],"nodes":1,"link":"w"}],"holdout":{"seed":1,"share":0.2},"laws":[{"op":"all_reduce","group":"2 d over w",` +
-		`"curve":{"form":"log_log","knots":[{"bytes":10,"time_s":1e-6},{"bytes":20,"time_s":2e-6}]},` +
-		`"range":[{"axis":"bytes","min":1,"max":2}],"spread":{"lo":0.9,"hi":1.1},"port":{"peak_bytes_per_s":1e6,"in_network_reduction":true}}]}`))
+		`"curve":{"form":"log_log","bytes":[10,20],"time_s":[1e-6,2e-6],"half_widths":[0.1,0.2]},` +
+		`"range":[{"axis":"bytes","min":1,"max":2}],"spread":{"lo":0.9,"hi":1.1},"port":{"peak_bytes_per_s":1e6,"in_network_reduction":true}}],` +
+		`"steps":[{"op":"all_reduce","device":"d","link":"w","measured_ranks":[2],"alpha_s":1e-6,"s_per_rank":0,"s_per_byte":1e-9,"s_per_root_byte":0,` +
+		`"chunks":{"chunk_bytes":[5,10],"factors":[1,1.1],"half_widths":[0.1,0.2]}}]}`))
 	attention := func(kernel string) string {
 		return `{"op":"attn_fwd","variant":{"mask":"diag","head_dim":64,"dtype":"f32","kernel":"` + kernel + `"},"device":"d",` +
 			`"linear":{"parallel":2,"launch_s":{"value":1e-6,"lo95":1e-6,"hi95":1e-6},"s_per_flop":{"value":1e-9,"lo95":1e-9,"hi95":1e-9},"s_per_row":{"value":0,"lo95":0,"hi95":0},"s_per_byte":{"value":0,"lo95":0,"hi95":0},"s_per_tail_flop":{"value":0,"lo95":0,"hi95":0}},` +

@@ -146,7 +146,7 @@ type Spread struct {
 // is an error of about 5 %.
 type FitError struct {
 	Points   int     `json:"points"`
-	Outside  int     `json:"outside"` // points outside the fitted range, which Points and all numbers below leave out
+	Outside  int     `json:"outside,omitzero"` // points outside the fitted range, which Points and all numbers below leave out
 	Median   float64 `json:"median"`
 	P90      float64 `json:"p90"`      // 90th percentile
 	P95      float64 `json:"p95"`      // 95th percentile

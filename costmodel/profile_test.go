@@ -64,9 +64,9 @@ func TestProfileValidate(t *testing.T) {
 		"piece free":     {func(p *Profile) { byOp(p, op.KindNorm).Curve.Pieces[0].Beta = Coef{} }, "costs nothing"},
 		"piece alpha":    {func(p *Profile) { byOp(p, op.KindNorm).Curve.Pieces[0].Alpha.Lo = 1 }, "curve.pieces[0].alpha_s"},
 		"piece beta":     {func(p *Profile) { byOp(p, op.KindNorm).Curve.Pieces[0].Beta.Value = math.NaN() }, "curve.pieces[0].s_per_byte"},
-		"knot":           {func(p *Profile) { byOp(p, op.KindNorm).Curve = &Curve{Form: LogLog, Knots: []Knot{{1, 0}}} }, "curve.knots[0]"},
-		"falling knots":  {func(p *Profile) { byOp(p, op.KindNorm).Curve = &Curve{Form: LogLog, Knots: []Knot{{1, 2}, {2, 1}}} }, "curve.knots[1]: must rise"},
-		"knots together": {func(p *Profile) { byOp(p, op.KindNorm).Curve = &Curve{Form: LogLog, Knots: []Knot{{1, 2}, {1, 3}}} }, "curve.knots[1]: must rise"},
+		"knot":           {func(p *Profile) { byOp(p, op.KindNorm).Curve = &Curve{Form: LogLog, Knots: []Knot{{1, 0}}} }, "curve.time_s[0]: 0: must be positive"},
+		"falling knots":  {func(p *Profile) { byOp(p, op.KindNorm).Curve = &Curve{Form: LogLog, Knots: []Knot{{1, 2}, {2, 1}}} }, "curve.time_s[1]: 1 after 2: must not fall"},
+		"knots together": {func(p *Profile) { byOp(p, op.KindNorm).Curve = &Curve{Form: LogLog, Knots: []Knot{{1, 2}, {1, 3}}} }, "curve.bytes[1]: 1: must rise"},
 	} {
 		p := usual(t)
 		c.change(p)

@@ -22,16 +22,16 @@ import (
 // factor, by which the measured groups deviate from these at a chunk of s/n bytes a rank.
 // Steps are fitted together with the laws of the measured groups.
 type Steps struct {
-	Op      op.Kind       `json:"op"`
-	Variant op.Variant    `json:"variant,omitzero"`
-	Device  string        `json:"device"` // of every rank
-	Link    string        `json:"link"`
-	Ranks   []int         `json:"measured_ranks"` // group sizes that were measured, rising
-	Alpha   float64       `json:"alpha_s"`        // latency of a group of two
-	PerRank float64       `json:"s_per_rank"`     // latency that each further rank adds
-	PerByte float64       `json:"s_per_byte"`     // per byte on the busiest port
-	PerRoot float64       `json:"s_per_root_byte"`
-	Chunks  []ChunkFactor `json:"chunks"` // by rising bytes
+	Op      op.Kind      `json:"op"`
+	Variant op.Variant   `json:"variant,omitzero"`
+	Device  string       `json:"device"` // of every rank
+	Link    string       `json:"link"`
+	Ranks   []int        `json:"measured_ranks"` // group sizes that were measured, rising
+	Alpha   float64      `json:"alpha_s"`        // latency of a group of two
+	PerRank float64      `json:"s_per_rank"`     // latency that each further rank adds
+	PerByte float64      `json:"s_per_byte"`     // per byte on the busiest port
+	PerRoot float64      `json:"s_per_root_byte"`
+	Chunks  ChunkFactors `json:"chunks"` // by rising bytes
 	// Port bounds the messages, where it is known.
 	Port *op.Port `json:"port,omitempty"`
 }
@@ -223,11 +223,11 @@ func (s *Steps) validateChunks() error {
 	for i, c := range s.Chunks {
 		switch {
 		case c.Bytes < 1 || c.Bytes > 1<<50 || i > 0 && c.Bytes <= s.Chunks[i-1].Bytes:
-			return fmt.Errorf("chunks[%d].chunk_bytes: %d: must rise from 1 on", i, int64(c.Bytes))
+			return fmt.Errorf("chunks.chunk_bytes[%d]: %d: must rise from 1 on", i, int64(c.Bytes))
 		case !(c.Factor > 0 && c.Factor < 1e3):
-			return fmt.Errorf("chunks[%d].factor: %v: want above 0 and below 1000", i, c.Factor)
+			return fmt.Errorf("chunks.factors[%d]: %v: want above 0 and below 1000", i, c.Factor)
 		case !(c.Half > 0 && c.Half < maxHalfWidth):
-			return fmt.Errorf("chunks[%d].half_width: %v: want above 0 and below %d", i, c.Half, maxHalfWidth)
+			return fmt.Errorf("chunks.half_widths[%d]: %v: want above 0 and below %d", i, c.Half, maxHalfWidth)
 		}
 	}
 	return nil

@@ -71,18 +71,18 @@ func TestStepsLawsNeverFall(t *testing.T) {
 
 func TestStepsAreValidated(t *testing.T) {
 	for want, change := range map[string]func(*Steps){
-		"op":                       func(s *Steps) { s.Op = op.KindGEMM },
-		"link":                     func(s *Steps) { s.Link = "" },
-		"device":                   func(s *Steps) { s.Device = "z" },
-		"measured_ranks[1]: 2":     func(s *Steps) { s.Ranks = []int{2, 2} },
-		"measured_ranks, chunks":   func(s *Steps) { s.Chunks = nil },
-		"alpha_s":                  func(s *Steps) { s.Alpha = 0 },
-		"s_per_byte":               func(s *Steps) { s.PerByte = math.Inf(1) },
-		"s_per_rank":               func(s *Steps) { s.PerRank = -1 },
-		"chunks[1].chunk_bytes":    func(s *Steps) { s.Chunks[1].Bytes = 64 },
-		"chunks[2].factor: NaN":    func(s *Steps) { s.Chunks[2].Factor = math.NaN() },
-		"chunks[0].half_width: -1": func(s *Steps) { s.Chunks[0].Half = -1 },
-		"port.peak_bytes_per_s":    func(s *Steps) { s.Port = &op.Port{PerS: -1} },
+		"op":                        func(s *Steps) { s.Op = op.KindGEMM },
+		"link":                      func(s *Steps) { s.Link = "" },
+		"device":                    func(s *Steps) { s.Device = "z" },
+		"measured_ranks[1]: 2":      func(s *Steps) { s.Ranks = []int{2, 2} },
+		"measured_ranks, chunks":    func(s *Steps) { s.Chunks = nil },
+		"alpha_s":                   func(s *Steps) { s.Alpha = 0 },
+		"s_per_byte":                func(s *Steps) { s.PerByte = math.Inf(1) },
+		"s_per_rank":                func(s *Steps) { s.PerRank = -1 },
+		"chunks.chunk_bytes[1]":     func(s *Steps) { s.Chunks[1].Bytes = 64 },
+		"chunks.factors[2]: NaN":    func(s *Steps) { s.Chunks[2].Factor = math.NaN() },
+		"chunks.half_widths[0]: -1": func(s *Steps) { s.Chunks[0].Half = -1 },
+		"port.peak_bytes_per_s":     func(s *Steps) { s.Port = &op.Port{PerS: -1} },
 	} {
 		p := &Profile{Steps: []Steps{ringSteps()}}
 		known := map[string]bool{"a": true}
