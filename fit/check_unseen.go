@@ -74,7 +74,7 @@ func (d *Data) toldByErrors(p *costmodel.Profile) (seen, told map[string]bool) {
 	for _, s := range d.Strata() {
 		fitted, held := s.split(Options{Seed: p.Holdout.Seed, Share: p.Holdout.Share})
 		i := slices.IndexFunc(p.Laws, func(l costmodel.Law) bool { return s.of(&l) })
-		if i < 0 || !sameErrors(judge(&p.Laws[i], fitted), p.Laws[i].Fit) || !sameErrors(judge(&p.Laws[i], held), p.Laws[i].Held) {
+		if i < 0 || !sameErrors(p.Laws[i].Fit, judge(&p.Laws[i], fitted)) || !sameErrors(p.Laws[i].Held, judge(&p.Laws[i], held)) {
 			continue
 		}
 		known = known || p.Laws[i].Fit.Points > 0
@@ -126,8 +126,10 @@ func (s Stratum) of(l *costmodel.Law) bool {
 // sameDigits is how far two sums of the same numbers lie apart at most.
 const sameDigits = 1e-9
 
-func sameErrors(a, b costmodel.FitError) bool {
-	same := func(x, y float64) bool { return math.Abs(x-y) <= sameDigits }
-	return a.Points == b.Points && a.Outside == b.Outside &&
-		same(a.Median, b.Median) && same(a.P90, b.P90) && same(a.P95, b.P95) && same(a.Bias, b.Bias)
+// sameErrors says whether errors that a profile tells are those again that points give a law,
+// in whole (as profiles before told them) or to toldDigits.
+func sameErrors(said, again costmodel.FitError) bool {
+	same := func(x, y float64) bool { return math.Abs(x-y) <= sameDigits+math.Abs(y-rounded(y, toldDigits)) }
+	return said.Points == again.Points && said.Outside == again.Outside &&
+		same(said.Median, again.Median) && same(said.P90, again.P90) && same(said.P95, again.P95) && same(said.Bias, again.Bias)
 }

@@ -302,6 +302,6 @@ func rounded(x float64, digits int) float64 {
 	if x == 0 {
 		return 0
 	}
-	scale := math.Pow(10, float64(digits-1)-math.Floor(math.Log10(x)))
+	scale := math.Pow(10, float64(digits-1)-math.Floor(math.Log10(math.Abs(x))))
 	return math.Round(x*scale) / scale
 }

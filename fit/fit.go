@@ -73,7 +73,10 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %v", t.Stratum, t.err))
 			continue
 		}
-		t.law.Fit, t.law.Held = judge(t.law, t.points), judge(t.law, held[t])
+		t.law.Fit, t.law.Held = told(judge(t.law, t.points)), told(judge(t.law, held[t]))
+		for i := range t.law.Rivals {
+			t.law.Rivals[i].Median = rounded(t.law.Rivals[i].Median, toldDigits)
+		}
 		p.Laws = append(p.Laws, *t.law)
 	}
 	d.facts(p)
@@ -234,6 +237,17 @@ func summarise(e *costmodel.FitError, logs []float64) {
 	}
 	e.Median, e.P90, e.P95 = stats.Median(errs), stats.Quantile(errs, 0.9), stats.Quantile(errs, 0.95)
 	e.Bias = stats.Median(logs)
+}
+
+// toldDigits is how many significant digits a law keeps of its errors and of its rivals':
+// they are shown, to two digits, and no time or interval follows from them.
+const toldDigits = 4
+
+func told(e costmodel.FitError) costmodel.FitError {
+	for _, x := range []*float64{&e.Median, &e.P90, &e.P95, &e.Bias, &e.Coverage} {
+		*x = rounded(*x, toldDigits)
+	}
+	return e
 }
 
 // folds assigns points to k folds by their keys, so that cross-validation is
