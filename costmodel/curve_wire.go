@@ -10,7 +10,7 @@ import (
 )
 
 // curveWire is how a document holds a Curve: what it says of its knots in lists of equal
-// length, since a pair of keys at each of some thousand knots is a fifth of a profile.
+// length, since a pair of keys at each of some thousand knots is a sixth of a profile.
 type curveWire struct {
 	Form    CurveForm       `json:"form"`
 	Pieces  []Piece         `json:"pieces,omitempty"`

@@ -50,7 +50,7 @@ func Save(path string, d Document) error {
 }
 
 // Encode returns the bytes that [Save] writes: deterministic, indented by two spaces but
-// for short innermost objects and lists, ending in a newline.
+// for short innermost objects and lists and for numbers in a list, ending in a newline.
 func Encode(d Document) ([]byte, error) { return encode(d.SchemaName(), d) }
 
 func encode(name string, d Document) ([]byte, error) {
