@@ -131,6 +131,18 @@ type Step struct {
 	turns []*Step // instead: what is done one after the other (see InTurn)
 }
 
+// Relabelled is the account of the same step with its ranks called otherwise: to[r] is the new
+// number of rank r. Timeline and Path are left out.
+func (s *Step) Relabelled(to []int) *Step {
+	x := *s
+	x.Timeline, x.Path = nil, nil
+	x.Ranks = make([]RankStep, len(s.Ranks))
+	for r, k := range s.Ranks {
+		x.Ranks[to[r]] = k
+	}
+	return &x
+}
+
 // Part is one named component of a step's time along the critical path.
 type Part struct {
 	Name string   `json:"name"`

@@ -71,6 +71,22 @@ func Singles(tokens []units.Tokens, qHeads int) []Group {
 	return groups
 }
 
+// Relabelled is the layout with its ranks called otherwise: to[r] is the new number of rank r.
+func (l Layout) Relabelled(to []int) Layout {
+	x := l
+	x.Shards, x.Groups = make([]Shard, len(l.Shards)), make([]Group, len(l.Groups))
+	for r, s := range l.Shards {
+		x.Shards[to[r]] = s
+	}
+	for g, members := range l.Groups {
+		x.Groups[g] = slices.Clone(members)
+		for i := range members {
+			x.Groups[g][i].Rank = to[members[i].Rank]
+		}
+	}
+	return x
+}
+
 // Tokens is the number of tokens of every rank.
 func (l Layout) Tokens() []units.Tokens {
 	n := make([]units.Tokens, len(l.Shards))

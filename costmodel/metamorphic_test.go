@@ -62,24 +62,17 @@ func TestFasterIsNotSlower(t *testing.T) {
 func relabelled(rng *rand.Rand, x plan) (y plan, to []int) {
 	order := rng.Perm(len(x.job.Cluster.Nodes))
 	y, to = x, make([]int, len(x.layout.Shards))
-	y.job.Cluster.Nodes, y.layout.Shards, y.layout.Groups = nil, make([]Shard, len(to)), nil
+	y.job.Cluster.Nodes = nil
 	next := 0
 	for _, n := range order {
 		y.job.Cluster.Nodes = append(y.job.Cluster.Nodes, x.job.Cluster.Nodes[n])
 		for r, rank := range x.job.Cluster.Ranks() {
 			if rank.Node == n {
 				to[r], next = next, next+1
-				y.layout.Shards[to[r]] = x.layout.Shards[r]
 			}
 		}
 	}
-	for _, g := range x.layout.Groups {
-		h := slices.Clone(g)
-		for i := range h {
-			h[i].Rank = to[h[i].Rank]
-		}
-		y.layout.Groups = append(y.layout.Groups, h)
-	}
+	y.layout = x.layout.Relabelled(to)
 	return y, to
 }
 
@@ -95,10 +88,8 @@ func TestRelabelling(t *testing.T) {
 		if want.Time != got.Time || !cmp.Equal(want.Traffic, got.Traffic) {
 			t.Errorf("%+v became %+v", want, got)
 		}
-		for r, k := range want.Ranks {
-			if diff := cmp.Diff(k, got.Ranks[to[r]]); diff != "" {
-				t.Errorf("rank %d: (-want +got)\n%s", r, diff)
-			}
+		if diff := cmp.Diff(want.Relabelled(to).Ranks, got.Ranks); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
 		}
 	})
 }

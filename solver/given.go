@@ -104,7 +104,11 @@ func SolveGiven(ctx context.Context, p *Problem, g Given, report func(Progress))
 		return nil, err
 	}
 	todo = slices.DeleteFunc(todo, func(s strategy.Strategy) bool { return s.Name() == evenkeel.Name || s.Name() == evenkeel.SureName })
-	todo = append(todo, fixed{layout: layout, why: "as asked for: " + g.String()})
+	in, err := p.inOrder()
+	if err != nil {
+		return nil, err
+	}
+	todo = append(todo, fixed{layout: in.inOrder(layout), why: "as asked for: " + g.String()})
 	if no := p.room().proveInfeasible(); no != nil {
 		return nil, no
 	}
@@ -112,10 +116,11 @@ func SolveGiven(ctx context.Context, p *Problem, g Given, report func(Progress))
 	if err != nil {
 		return nil, err
 	}
-	found, skipped, err := p.solveEach(ctx, todo, report)
+	found, skipped, err := p.solveEach(ctx, in, todo, report)
 	if err != nil {
 		return nil, err
 	}
+	in.listAll(found)
 	wanted := *p
 	wanted.Take = fixed{}.Name()
 	return wanted.pick(found, skipped, bound)

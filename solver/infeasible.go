@@ -39,9 +39,12 @@ type room struct {
 	place  func(rank int) string
 }
 
-func (p *Problem) room() *room {
-	r := &room{job: p.Job, place: p.posed.Place}
-	for _, k := range p.posed.Ranks {
+func (p *Problem) room() *room { return p.roomOf(p.posed) }
+
+// roomOf is the room of the ranks in the order of q.
+func (p *Problem) roomOf(q *strategy.Problem) *room {
+	r := &room{job: p.Job, place: q.Place}
+	for _, k := range q.Ranks {
 		r.memory = append(r.memory, p.Predictor.DeviceMemory(p.Job, k.Device))
 	}
 	return r

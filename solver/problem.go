@@ -69,11 +69,11 @@ type Progress struct {
 }
 
 // solveEach solves strategies one after the other, and returns why some were skipped.
-func (p *Problem) solveEach(ctx context.Context, todo []strategy.Strategy, report func(Progress)) (found []strategy.Attempt, skipped []string, err error) {
-	p.posed.Effort = p.Effort
+func (p *Problem) solveEach(ctx context.Context, in ordered, todo []strategy.Strategy, report func(Progress)) (found []strategy.Attempt, skipped []string, err error) {
+	in.Effort = p.Effort
 	var tell func(strategy.Progress)
 	if report != nil {
 		tell = func(x strategy.Progress) { report(Progress(x)) }
 	}
-	return strategy.SolveEach(ctx, p.posed, todo, tell)
+	return strategy.SolveEach(ctx, in.Problem, todo, tell)
 }

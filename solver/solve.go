@@ -35,8 +35,12 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	if no := p.room().proveInfeasible(); no != nil {
 		return nil, no
 	}
+	in, err := p.inOrder()
+	if err != nil {
+		return nil, err
+	}
 	bounded, work := p.boundMeanwhile(ctx)
-	found, skipped, err := p.solveEach(work, todo, report)
+	found, skipped, err := p.solveEach(work, in, todo, report)
 	b := bounded()
 	if b.err != nil {
 		return nil, b.err
@@ -45,7 +49,7 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.Cause(ctx))
 	if err == nil || late {
 		var lent bool
-		if found, lent = p.lendRing(ctx, todo, found); lent && late {
+		if found, lent = p.lendRing(ctx, in, todo, found); lent && late {
 			err = nil
 			skipped = slices.DeleteFunc(skipped, func(s string) bool { return strings.HasPrefix(s, "strategy "+evenkeel.Name+": ") })
 		}
@@ -53,6 +57,7 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	if err != nil {
 		return nil, err
 	}
+	in.listAll(found)
 	// Where it has no plan, that is nothing to tell unless somebody asks for it.
 	if !slices.Contains(names, evenkeel.SureName) {
 		found = slices.DeleteFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == evenkeel.SureName && a.Illegal != "" })
@@ -80,16 +85,16 @@ func lendSure(found []strategy.Attempt) {
 // lendRing gives evenkeel the ring whose shares are what the devices have room for, where that
 // fits and nothing that was found does. Searches move whole blocks of tokens and end a hair
 // above the memory, or have no time left; ways out count on the ring (see room.wayOut).
-func (p *Problem) lendRing(ctx context.Context, todo []strategy.Strategy, found []strategy.Attempt) (all []strategy.Attempt, lent bool) {
+func (p *Problem) lendRing(ctx context.Context, in ordered, todo []strategy.Strategy, found []strategy.Attempt) (all []strategy.Attempt, lent bool) {
 	ours := slices.IndexFunc(todo, func(s strategy.Strategy) bool { return s.Name() == evenkeel.Name })
 	if ours < 0 || slices.ContainsFunc(found, func(a strategy.Attempt) bool { return planOf(&a) != nil }) {
 		return found, false
 	}
-	l, fits := p.room().ring()
+	l, fits := p.roomOf(in.Problem).ring()
 	if !fits {
 		return found, false
 	}
-	step, err := p.posed.Simulate(ctx, l)
+	step, err := in.Simulate(ctx, l)
 	if err != nil {
 		return found, false // as if nothing fitted
 	}
@@ -97,7 +102,7 @@ func (p *Problem) lendRing(ctx context.Context, todo []strategy.Strategy, found 
 	if at < 0 { // the time was up before it had a layout at all
 		at, found = len(found), append(found, strategy.Attempt{Strategy: todo[ours]})
 	}
-	why := "ring in rank order, shares in proportion to what each rank has room for: nothing else was found that fits"
+	why := "ring of all ranks, shares in proportion to what each rank has room for: nothing else was found that fits"
 	found[at] = strategy.Attempt{
 		Strategy: found[at].Strategy,
 		Result:   strategy.Result{Layout: l, Step: step, Evaluated: found[at].Evaluated + 1, Stopped: found[at].Stopped, Why: why},

@@ -419,7 +419,7 @@ func TestWordsOfOneDevice(t *testing.T) {
 			t.Errorf("%s: %s", c.Strategy, c.Why)
 		}
 	}
-	for name, want := range map[string]string{"ring": "all tokens on one rank, ring in rank order", "evenkeel": "all tokens on one rank"} {
+	for name, want := range map[string]string{"ring": "all tokens on one rank, plain ring", "evenkeel": "all tokens on one rank"} {
 		if !slices.ContainsFunc(plan.Compared, func(c Candidate) bool { return c.Strategy == name && strings.HasPrefix(c.Why, want) }) {
 			t.Errorf("%s does not say %q", name, want)
 		}

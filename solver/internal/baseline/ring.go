@@ -31,7 +31,7 @@ func (s Ring) Solve(ctx context.Context, p *strategy.Problem, report func(strate
 		return res, err
 	}
 	res.Step = step
-	res.Why = fmt.Sprintf("%s, ring in rank order", shares(n))
+	res.Why = fmt.Sprintf("%s, plain ring", shares(n))
 	if bad := p.Overfull(res.Layout); bad != nil {
 		return res, bad
 	}

@@ -65,6 +65,17 @@ func New(profile *costmodel.Profile, job costmodel.Job) (*Problem, error) {
 	return p, nil
 }
 
+// On is the problem on a cluster of the same nodes in another order.
+func (p *Problem) On(c costmodel.Cluster) (*Problem, error) {
+	job := p.Job
+	job.Cluster = c
+	sim, err := costmodel.NewSimulator(p.Predictor, job)
+	if err != nil {
+		return nil, err
+	}
+	return &Problem{Job: job, Profile: p.Profile, Predictor: p.Predictor, Block: p.Block, Ranks: c.Ranks(), Sim: sim}, nil
+}
+
 // missing is what laws any plan needs and nobody measured, before a search begins.
 // With an equal split every device type runs every op and the ring crosses every link
 // class that any ring of this cluster crosses, so one simulation finds them. It takes

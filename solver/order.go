@@ -1,0 +1,133 @@
+package solver
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+)
+
+// ordered is the problem that strategies solve: the same devices in an order which does not
+// depend on how the cluster lists them. Searches end, and ties are broken, by what they meet
+// first, so that the plans of two lists of the same nodes would differ, by a few per cent
+// where many layouts are nearly as fast.
+type ordered struct {
+	*strategy.Problem
+	listed []int // by rank of Problem, that rank as the cluster lists it; nil where they are the same
+	place  func(listed int) string
+}
+
+// inOrder sorts nodes, and the device types within them, fast devices before slow ones, then
+// small nodes before large ones.
+func (p *Problem) inOrder() (ordered, error) {
+	paces, err := p.paces()
+	if err != nil {
+		return ordered{}, err
+	}
+	byPace := func(a, b op.Member) int {
+		return cmp.Or(cmp.Compare(paces[a.Device], paces[b.Device]), strings.Compare(a.Device, b.Device), cmp.Compare(a.Count, b.Count))
+	}
+	nodes := make([]listedNode, len(p.Job.Cluster.Nodes))
+	for r, k := range p.posed.Ranks {
+		if n := &nodes[k.Node]; n.Devices == nil {
+			n.Node, n.first = p.Job.Cluster.Nodes[k.Node], r
+		}
+	}
+	for i := range nodes {
+		nodes[i].sort(byPace)
+	}
+	sorted := slices.SortedStableFunc(slices.Values(nodes), func(a, b listedNode) int {
+		return cmp.Or(
+			cmp.Compare(paces[a.Devices[0].Device], paces[b.Devices[0].Device]),
+			cmp.Compare(a.Size(), b.Size()),
+			slices.CompareFunc(a.Devices, b.Devices, byPace),
+			cmp.Compare(a.NICs, b.NICs),
+			strings.Compare(a.Link, b.Link),
+		)
+	})
+	o := ordered{place: p.posed.Place}
+	c := p.Job.Cluster
+	c.Nodes = nil
+	for _, n := range sorted {
+		c.Nodes, o.listed = append(c.Nodes, n.Node), append(o.listed, n.ranks...)
+	}
+	if slices.IsSorted(o.listed) {
+		return ordered{Problem: p.posed}, nil
+	}
+	o.Problem, err = p.posed.On(c)
+	return o, err
+}
+
+// listedNode is a node and its ranks.
+type listedNode struct {
+	costmodel.Node
+	first int // its first rank as the cluster lists it
+	ranks []int
+}
+
+// sort puts the node's device types, and its ranks with them, in an order.
+func (n *listedNode) sort(by func(a, b op.Member) int) {
+	from, next := map[string]int{}, n.first
+	for _, m := range n.Devices {
+		from[m.Device], next = next, next+m.Count
+	}
+	n.Devices = slices.SortedFunc(slices.Values(n.Devices), by)
+	for _, m := range n.Devices {
+		for i := range m.Count {
+			n.ranks = append(n.ranks, from[m.Device]+i)
+		}
+	}
+}
+
+// paces is what each device type takes over a layer's linear work on an equal share of the
+// sequence, in seconds.
+func (p *Problem) paces() (map[string]float64, error) {
+	m, err := analytic.New(p.posed)
+	if err != nil {
+		return nil, err
+	}
+	share := max(1, p.Job.SeqLen/2)
+	paces := map[string]float64{}
+	for r, k := range p.posed.Ranks {
+		if _, known := paces[k.Device]; !known {
+			paces[k.Device] = m.LinearTime(m.TypeOf[r], share)
+		}
+	}
+	return paces, nil
+}
+
+// ordered is a layout of ranks as the cluster lists them, as one of this problem.
+func (o ordered) inOrder(l costmodel.Layout) costmodel.Layout {
+	if o.listed == nil {
+		return l
+	}
+	to := make([]int, len(o.listed))
+	for r, as := range o.listed {
+		to[as] = r
+	}
+	return l.Relabelled(to)
+}
+
+// listAll gives attempts the ranks of the cluster as it is listed.
+func (o ordered) listAll(found []strategy.Attempt) {
+	if o.listed == nil {
+		return
+	}
+	for i := range found {
+		a := &found[i]
+		if a.Illegal != "" {
+			continue
+		}
+		a.Layout, a.Step = a.Layout.Relabelled(o.listed), a.Step.Relabelled(o.listed)
+		if a.MemErr != nil {
+			e := *a.MemErr
+			e.Rank = o.listed[e.Rank]
+			e.Place = o.place(e.Rank)
+			a.MemErr = &e
+		}
+	}
+}

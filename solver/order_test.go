@@ -1,0 +1,107 @@
+package solver
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// shuffled is a cluster that lists its nodes, and the devices of each, in another order.
+func shuffled(r *rand.Rand, c costmodel.Cluster) costmodel.Cluster {
+	c.Nodes = slices.Clone(c.Nodes)
+	r.Shuffle(len(c.Nodes), func(i, k int) { c.Nodes[i], c.Nodes[k] = c.Nodes[k], c.Nodes[i] })
+	for i := range c.Nodes {
+		d := slices.Clone(c.Nodes[i].Devices)
+		r.Shuffle(len(d), func(i, k int) { d[i], d[k] = d[k], d[i] })
+		c.Nodes[i].Devices = d
+	}
+	return c
+}
+
+// A cluster is a set of nodes: who lists them otherwise gets the same plan, by his numbers of
+// ranks, from every strategy and of shares that somebody asked for.
+func TestOrderOfNodesChangesNothing(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 29))
+	problems := []*Problem{gpuProblem(t, "1x3 a100_sxm + 1x2 h100_sxm + 1x1 a100_sxm + 2x2 h100_sxm", 20_000)}
+	for range 6 {
+		problems = append(problems, randomWorld(t, r))
+	}
+	type considered struct {
+		Strategy string
+		Time     units.Seconds
+		Why      string
+	}
+	told := func(plan *Plan) (all []considered) {
+		for _, c := range plan.Compared {
+			all = append(all, considered{c.Strategy, c.Time.Mid, c.Why})
+		}
+		return all
+	}
+	for _, p := range problems {
+		plan := solvePlan(t, p)
+		for range 2 {
+			job := p.Job
+			job.Cluster = shuffled(r, job.Cluster)
+			other := solvePlan(t, problemOf(t, p.Profile, job))
+			if diff := cmp.Diff(told(plan), told(other)); diff != "" {
+				t.Errorf("%s as %s: (-want +got)\n%s", p.Job.Cluster, job.Cluster, diff)
+			}
+			if plan.Bound != other.Bound || plan.Strategy != other.Strategy || plan.Step.Time != other.Step.Time {
+				t.Errorf("%s: %s takes %v; as %s: %s takes %v", p.Job.Cluster, plan.Strategy, plan.Step.Time, job.Cluster, other.Strategy, other.Step.Time)
+			}
+			if err := Check(other, p.Profile); err != nil {
+				t.Errorf("%s: %v", job.Cluster, err)
+			}
+		}
+	}
+}
+
+func TestSharesAreOfRanksAsListed(t *testing.T) {
+	p := gpuProblem(t, "1x1 a100_sxm + 1x2 h100_sxm", 8192)
+	plan, err := SolveGiven(context.Background(), p, Given{Shares: []int{1, 2, 5}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, want := range []units.Tokens{1024, 2048, 5120} {
+		if got := plan.Ranks[r]; got.Tokens != want || got.Device != p.posed.Ranks[r].Device {
+			t.Errorf("rank %d: %d tokens on %s, want %d on %s", r, got.Tokens, got.Device, want, p.posed.Ranks[r].Device)
+		}
+	}
+	if err := Check(plan, p.Profile); err != nil {
+		t.Error(err)
+	}
+}
+
+// What does not fit is said of a rank as the cluster lists it.
+func TestRanksThatAreFullAreNamedAsListed(t *testing.T) {
+	p := gpuProblem(t, "1x2 a100_sxm + 1x1 h100_sxm", 8192)
+	in, err := p.inOrder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(in.listed, []int{2, 0, 1}) {
+		t.Fatalf("the order is %v, want the H100 first", in.listed)
+	}
+	profile := *p.Profile
+	profile.Devices = slices.Clone(profile.Devices)
+	for i := range profile.Devices {
+		profile.Devices[i].Memory = p.posed.Sim.Memory(p.posed.EqualRing())[0].Peak() * 11 / 10
+	}
+	q := problemOf(t, &profile, p.Job)
+	_, err = SolveGiven(context.Background(), q, Given{Shares: []int{1, 1, 9}}, nil)
+	var none *InfeasibleError
+	if !errors.As(err, &none) {
+		t.Fatalf("%v, want that it does not fit", err)
+	}
+	if want := p.posed.Place(2) + " would need"; !strings.Contains(none.Error(), want) {
+		t.Errorf("%v, want %s", none, want)
+	}
+}
