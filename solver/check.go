@@ -79,9 +79,6 @@ func structure(p *Plan) []Finding {
 	f.sideBySide(p)
 	f.settings(p)
 	f.candidates(p)
-	if !slices.Equal(p.Notes, notModelled()) {
-		f.add("notes", "not the notes of this version of the cost model")
-	}
 	return f
 }
 

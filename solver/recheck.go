@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -28,6 +29,10 @@ func costs(p *Plan, profile *costmodel.Profile) ([]Finding, error) {
 		return f, nil
 	}
 	f.same("step", p.Step, *step)
+	// Only here: a plan that is read may be of another version, whose words were others.
+	if !slices.Equal(p.Notes, notModelled()) {
+		f.add("notes", "not the notes of this version of the cost model")
+	}
 	bound, err := LowerBound(problem)
 	if err != nil {
 		return nil, err

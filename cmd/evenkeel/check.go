@@ -79,8 +79,9 @@ references they are compared with what solve predicts before anything is measure
 With --json the result holds, in "pairs", every point with its op, variant,
 shape, band, measured_s and the prediction (lo_s, mid_s, hi_s, source).
 
-Exits 0 when every limit holds, 4 when one is broken or the machine drifted, 1
-when it could not judge.`,
+Exits 0 when no limit is broken, 4 when one is or the machine drifted, 1 when an
+error kept it from judging. What has too few points for a verdict breaks no limit:
+--strict fails on that, and where nothing at all could be judged.`,
 		Example: `  evenkeel check prof/calibration.rec.jsonl --profile prof/calibration.profile.json
   evenkeel check today.rec.jsonl --profile prof/calibration.profile.json --max-error 10% --json
   evenkeel check gpu.rec.jsonl --profile gpu.profile.json --min-len 4k    # what long contexts rest on
