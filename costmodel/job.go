@@ -30,7 +30,14 @@ type Job struct {
 	// Accumulate is the number of micro-batches, of one sequence each, whose gradients
 	// are accumulated in a step; 0 is one.
 	Accumulate int `json:"grad_accumulation,omitzero"`
+	// MemoryReserve is the part of what plans may use of every device's memory that they leave
+	// to what the memory model does not count: context and kernels where nobody measured them,
+	// buffers of communicators, fragmentation of the allocator.
+	MemoryReserve float64 `json:"memory_reserve_ratio,omitzero"`
 }
+
+// MostReserve bounds Job.MemoryReserve.
+const MostReserve = 0.9
 
 // microBatches is the number of sequences in a step.
 func (j Job) microBatches() float64 { return float64(max(1, j.Accumulate)) }
@@ -91,6 +98,8 @@ func (j Job) Validate() error {
 		return fmt.Errorf("loss_chunk_tokens: %d: want 1 to %d", int64(j.LossChunk), maxSeqLen)
 	case j.Accumulate < 0 || j.Accumulate > maxAccumulate:
 		return fmt.Errorf("grad_accumulation: %d: want 1 to %d", j.Accumulate, maxAccumulate)
+	case !(j.MemoryReserve >= 0 && j.MemoryReserve <= MostReserve):
+		return fmt.Errorf("memory_reserve_ratio: %v: want 0 to %v", j.MemoryReserve, MostReserve)
 	case !slices.Contains([]ZeRO{Zero0, Zero1, Zero2, Zero3}, j.zero()):
 		return fmt.Errorf("zero: %q: want zero0, zero1, zero2 or zero3", string(j.Zero))
 	}

@@ -17,9 +17,12 @@ type DeviceMemory struct {
 }
 
 // DeviceMemory returns what the profile knows of the memory of a device type, which must
-// be one of the profile's, for the layers of a job.
+// be one of the profile's, for the layers of a job, less what the job leaves free.
 func (q *Predictor) DeviceMemory(j Job, device string) DeviceMemory {
 	d := DeviceMemory{Capacity: q.devices[device].Memory}
+	if j.MemoryReserve > 0 {
+		d.Capacity = units.BytesOf((1 - j.MemoryReserve) * float64(d.Capacity))
+	}
 	m := j.Model
 	layer := op.Layer{Hidden: m.Hidden, FFN: m.FFN, QHeads: m.QHeads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, DType: j.DType}
 	for _, l := range q.memory[device].Layers {

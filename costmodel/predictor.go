@@ -82,6 +82,13 @@ func (q *Predictor) Device(name string) (op.DeviceType, error) {
 	return d, nil
 }
 
+// MemoryMeasured says whether anybody measured what a device type leaves of its memory for a
+// program's tensors.
+func (q *Predictor) MemoryMeasured(device string) bool {
+	m := q.memory[device]
+	return m.Capacity > 0 || m.Reserve > 0
+}
+
 // Law returns the law of an op on a device type or group signature, or a
 // *MissingLawError. For a head width that was not measured it returns a law derived from
 // the next wider one (see padded). Where v names no kernel and no law without kernel

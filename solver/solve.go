@@ -192,7 +192,7 @@ func (p *Problem) pick(found []strategy.Attempt, skipped []string, bound units.S
 	plan := &Plan{
 		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.Strategy.Name(), Taken: w.asked(at, recommended, base),
 		Ranks: p.planRanks(l), Groups: l.Groups, Schedule: l.Schedule, Step: *chosen.Step, Bound: bound,
-		Gap: gapOf(chosen.Time(), bound), Warnings: append(skipped, warnings(found)...), Notes: notModelled(),
+		Gap: gapOf(chosen.Time(), bound), Warnings: slices.Concat(skipped, warnings(found), p.tightMemory(chosen.Step)), Notes: notModelled(),
 	}
 	for i := range found {
 		plan.Compared = append(plan.Compared, w.candidate(i))
@@ -256,6 +256,30 @@ func warnings(found []strategy.Attempt) []string {
 		}
 	}
 	return out
+}
+
+// usualReserve is what fragmentation takes of a device as a rule, where the allocator can
+// grow its segments.
+const usualReserve = 0.06
+
+// tightMemory warns of a plan that leaves less than that on a device of which nobody measured
+// what a program has for its tensors.
+func (p *Problem) tightMemory(s *costmodel.Step) []string {
+	if p.Job.MemoryReserve > 0 {
+		return nil
+	}
+	at, most := -1, (1-usualReserve)*costmodel.Usable
+	for r, k := range s.Ranks {
+		if fill := strategy.Fill(k.Memory); fill > most && !p.Predictor.MemoryMeasured(k.Device) {
+			at, most = r, fill
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	m := s.Ranks[at].Memory
+	return []string{fmt.Sprintf("%s is planned to %v of its %v, and nobody measured what the context, communicators and fragmentation take of that: --memory-reserve %.0f%% leaves them as much as fragmentation takes as a rule, and evenkeel calibrate on the device measures the context",
+		p.posed.Place(at), m.Peak(), m.Capacity, 100*usualReserve)}
 }
 
 func (p *Problem) planRanks(l costmodel.Layout) []PlanRank {

@@ -425,3 +425,43 @@ func TestWordsOfOneDevice(t *testing.T) {
 		}
 	}
 }
+
+// Where nobody measured what a program has of a device's memory, a plan that fills nearly all
+// of it says so, and how to plan with less.
+func TestNearlyFullMemoryIsToldOf(t *testing.T) {
+	p := testProblem(t, "1x2 fast", 8192)
+	need := p.posed.Sim.Memory(p.posed.EqualRing())[0].Peak()
+	told := func(fill, reserve float64, measured bool) bool {
+		d := world.Fast()
+		d.Memory = units.BytesOf(float64(need) / fill)
+		profile := world.Profile([]world.Device{d}, []world.Wire{world.Near()})
+		if measured {
+			profile.Memory = append(profile.Memory, costmodel.MemoryFacts{Device: d.Name, Capacity: d.Memory})
+		}
+		job := p.Job
+		job.MemoryReserve = reserve
+		plan := solvePlan(t, problemOf(t, profile, job))
+		if got := plan.Step.Ranks[0].Memory.Capacity; got != units.BytesOf((1-reserve)*float64(d.Memory)) {
+			t.Errorf("the capacity is %v of %v with a reserve of %v", got, d.Memory, reserve)
+		}
+		if err := Check(plan, profile); err != nil {
+			t.Error(err)
+		}
+		return slices.ContainsFunc(plan.Warnings, func(w string) bool {
+			return strings.HasPrefix(w, "rank 0 (fast on n0) is planned to ") && strings.Contains(w, "--memory-reserve 6%")
+		})
+	}
+	for _, tc := range []struct {
+		fill, reserve  float64
+		measured, want bool
+	}{
+		{0.96, 0, false, true},
+		{0.96, 0, true, false},
+		{0.85, 0, false, false},
+		{0.88, 0.06, false, false},
+	} {
+		if got := told(tc.fill, tc.reserve, tc.measured); got != tc.want {
+			t.Errorf("%+v: told is %v", tc, got)
+		}
+	}
+}

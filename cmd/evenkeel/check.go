@@ -392,12 +392,18 @@ func loadLimits(path string) (*fit.Limits, error) {
 	return limits, openError(err)
 }
 
-func shareOf(s string) (float64, error) {
+// parseShare reads 6% and 0.06 alike.
+func parseShare(s string) (float64, error) {
 	number, percent := strings.CutSuffix(s, "%")
 	v, err := strconv.ParseFloat(number, 64)
 	if percent {
 		v /= 100
 	}
+	return v, err
+}
+
+func shareOf(s string) (float64, error) {
+	v, err := parseShare(s)
 	if err != nil || !(v > 0 && v < mostShare) {
 		return 0, usagef("--max-error %q: want a share such as 6%% or 0.06, or family=share", s)
 	}

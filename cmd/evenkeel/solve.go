@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -30,7 +31,7 @@ type problem struct {
 	accumulate, ringBuffers         int
 	headChunks                      int
 	twoBatch, weave                 bool
-	lossChunk                       string
+	lossChunk, reserve              string
 	strategies                      []string
 	take                            string
 	shares, qHeads                  string
@@ -176,6 +177,7 @@ func (o *problem) lawFlags(c *cobra.Command) {
 	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
 	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
 	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
+	f.StringVar(&o.reserve, "memory-reserve", "0%", "part of every device's memory, such as 6%, that plans leave to context, communicators and fragmentation, beside the 3% that they always leave")
 }
 
 // problems are those of one sequence that the flags state, with the laws behind them: one, or
@@ -399,6 +401,10 @@ func (o problem) job(laws known) (costmodel.Job, error) {
 	if err != nil {
 		return costmodel.Job{}, usagef("--loss-chunk %w", err)
 	}
+	reserve, err := parseShare(cmp.Or(o.reserve, "0"))
+	if err != nil || !(reserve >= 0 && reserve <= costmodel.MostReserve) {
+		return costmodel.Job{}, usagef("--memory-reserve %q: want a part of a device's memory such as 6%% or 0.06, at most %g%%", o.reserve, 100*costmodel.MostReserve)
+	}
 	model, err := readModel(o.model)
 	if err != nil {
 		return costmodel.Job{}, err
@@ -410,7 +416,7 @@ func (o problem) job(laws known) (costmodel.Job, error) {
 	job := costmodel.Job{
 		Model: model, Cluster: laws.cluster, SeqLen: seq, DType: dtype, Recompute: costmodel.Recompute(o.recompute),
 		RingBuffers: o.ringBuffers, LossChunk: min(chunk, seq), Zero: costmodel.ZeRO(o.zero),
-		OverlapZero: o.overlapZero, Accumulate: o.accumulate,
+		OverlapZero: o.overlapZero, Accumulate: o.accumulate, MemoryReserve: reserve,
 	}
 	if o.accumulate < 1 {
 		return job, usagef("--grad-accumulation %d: want at least 1", o.accumulate)
