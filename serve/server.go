@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -18,6 +19,13 @@ import (
 // time uses it. When ctx ends it returns the best plan so far, marked as stopped.
 type Planner interface {
 	Plan(ctx context.Context, lengths []units.Tokens) (Planned, error)
+}
+
+// Renewer is a Planner that keeps something from batch to batch. A panic may leave that half
+// changed, and then another one that Renewed makes goes on in its place.
+type Renewer interface {
+	Planner
+	Renewed() Planner
 }
 
 // Config of a server.
@@ -149,7 +157,10 @@ func (s *Server) isDraining() bool { return s.board.isEnding() }
 // work plans one batch after the other.
 func (s *Server) work(p Planner) {
 	for e := s.board.next(); e != nil; e = s.board.next() {
-		a := s.plan(p, e)
+		a, panicked := s.plan(p, e)
+		if r, ok := p.(Renewer); ok && panicked {
+			p = r.Renewed()
+		}
 		if s.ctx.Err() != nil && (a.Stopped || a.Error != "") {
 			// The end of the server cut it short. The next server makes the whole plan, and
 			// ranks that fetch from either must not get different ones.
@@ -193,15 +204,15 @@ func failure(k key, err error) []byte {
 	return data
 }
 
-// plan answers a batch from the cache or by planning it.
-func (s *Server) plan(p Planner, e *entry) Answer {
+// plan answers a batch from the cache or by planning it, and says whether the planner panicked.
+func (s *Server) plan(p Planner, e *entry) (a Answer, panicked bool) {
 	sorted, from := ordered(e.lengths)
 	digest := digestOf(sorted)
 	if made, hit := s.cache.get(digest); hit {
 		s.metrics.planned("cached", 0)
-		a := answer(made, from)
+		a = answer(made, from)
 		a.Cached = true
-		return a
+		return a, false
 	}
 	ctx, cancel := s.deadline(e)
 	defer cancel()
@@ -210,12 +221,16 @@ func (s *Server) plan(p Planner, e *entry) Answer {
 	took := s.config.Clock().Sub(begin).Seconds()
 	if err != nil {
 		s.metrics.planned("failed", took)
-		return Answer{Error: err.Error(), Took: took}
+		fell, panicked := errors.AsType[*panicError](err)
+		if panicked {
+			s.config.Log(fmt.Sprintf("a planner panicked on a batch of %s (job %q, step %d), and is replaced: %v\n%s", units.Count(len(sorted), "sequence"), e.job, e.step, fell.value, fell.stack))
+		}
+		return Answer{Error: err.Error(), Took: took}, panicked
 	}
 	s.metrics.planned("planned", took)
 	s.cache.put(digest, made)
 	a.Took = took
-	return a
+	return a, false
 }
 
 // deadline ends with the time for planning a batch, with the server, and with the
@@ -236,12 +251,23 @@ func (s *Server) deadline(e *entry) (context.Context, context.CancelFunc) {
 	}
 }
 
+// panicError is a planner's panic.
+type panicError struct {
+	value any
+	stack []byte // for who mends it
+}
+
+// Error says what a client can do.
+func (e *panicError) Error() string {
+	return fmt.Sprintf("the planner failed on this batch: %v; please report its lengths", e.value)
+}
+
 // guarded turns a planner's panic, or a plan that is none, into an error: one batch
 // must not end the server.
 func guarded(ctx context.Context, p Planner, sorted []units.Tokens, from []int) (made Planned, a Answer, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("the planner failed on this batch: %v; please report its lengths", r)
+			err = &panicError{r, debug.Stack()}
 		}
 	}()
 	if made, err = p.Plan(ctx, sorted); err != nil {

@@ -292,12 +292,21 @@ func setupClass(k batch.Class) serve.SetupClass {
 // online plans with our own planner, which keeps its tables from batch to batch.
 type online struct {
 	prices  priceList
-	planner *batch.Planner
+	planner groupPlanner
+}
+
+// groupPlanner is a *batch.Planner.
+type groupPlanner interface {
+	Plan(ctx context.Context, p *batch.Problem) (*batch.Plan, error)
+	Bound() units.Seconds
 }
 
 func newOnline(prices priceList) *online {
 	return &online{prices: prices, planner: batch.NewPlanner(batch.Options{})}
 }
+
+// Renewed implements serve.Renewer: a panic may leave the tables half made.
+func (o *online) Renewed() serve.Planner { return newOnline(o.prices) }
 
 // Plan implements serve.Planner.
 func (o *online) Plan(ctx context.Context, lengths []units.Tokens) (serve.Planned, error) {
@@ -309,9 +318,21 @@ func (o *online) Plan(ctx context.Context, lengths []units.Tokens) (serve.Planne
 	if err != nil {
 		return serve.Planned{}, err
 	}
+	if err := sound(batch.Check(p, plan)); err != nil {
+		return serve.Planned{}, err
+	}
 	made := serve.Planned{Plan: plan, Bound: o.planner.Bound(), Stopped: ctx.Err() != nil}
 	if !made.Stopped { // who set a deadline waits for the plan and not for its error
 		made.Interval, err = batch.Interval(p, plan)
 	}
 	return made, err
+}
+
+// sound is an error of a plan that breaks the rules, which nobody is to train by. The check
+// is of other hands than the planner, and takes less than a hundredth of its time.
+func sound(found []error) error {
+	if len(found) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the plan breaks the rules: %w; this is a bug of evenkeel: please report the batch's lengths", found[0])
 }

@@ -60,7 +60,7 @@ func (a *app) stagedConfig(o serving) (serve.Config, error) {
 	}
 	c.Setup.Limits = c.Limits.Told()
 	for range o.workers {
-		c.Planners = append(c.Planners, &onlineStages{costmodel.NewPredictor(prices.laws.profile), prices.job, earlier, o.moreRoomServed})
+		c.Planners = append(c.Planners, newOnlineStages(prices, earlier, o.moreRoomServed))
 	}
 	return c, nil
 }
@@ -85,7 +85,19 @@ type onlineStages struct {
 	job       costmodel.Job
 	earlier   *pipeline.Document
 	moreRoom  func(error) string // the ways out of too little memory
+	plan      func(context.Context, *pipeline.Problem) (*costs.Plan, error)
+	renewed   func() serve.Planner
 }
+
+func newOnlineStages(prices stagePriceList, earlier *pipeline.Document, moreRoom func(error) string) *onlineStages {
+	return &onlineStages{
+		predictor: costmodel.NewPredictor(prices.laws.profile), job: prices.job, earlier: earlier, moreRoom: moreRoom, plan: pipeline.Online,
+		renewed: func() serve.Planner { return newOnlineStages(prices, earlier, moreRoom) },
+	}
+}
+
+// Renewed implements serve.Renewer: a panic may leave the predictor half made.
+func (o *onlineStages) Renewed() serve.Planner { return o.renewed() }
 
 // Plan implements serve.Planner.
 func (o *onlineStages) Plan(ctx context.Context, lengths []units.Tokens) (serve.Planned, error) {
@@ -97,12 +109,15 @@ func (o *onlineStages) Plan(ctx context.Context, lengths []units.Tokens) (serve.
 	if err := p.OnStagesOf(o.earlier); err != nil {
 		return serve.Planned{}, err
 	}
-	plan, err := pipeline.Online(ctx, p)
+	plan, err := o.plan(ctx, p)
 	if _, full := errors.AsType[*costs.NoRoomError](err); full {
 		err = fmt.Errorf("%w: %s", err, o.moreRoom(err))
 	}
 	if err != nil {
 		return serve.Planned{}, cmp.Or(p.Missing(), err)
+	}
+	if err := sound(pipeline.Check(c, plan)); err != nil {
+		return serve.Planned{}, err
 	}
 	made := serve.Planned{Bound: min(pipeline.Bound(p), plan.Time), Stopped: ctx.Err() != nil}
 	made.Pipeline = &serve.Pipeline{Schema: serve.PipelineSchema, Devices: o.earlier.Devices, Lengths: lengths, Layers: p.Layers, Plan: *plan}

@@ -15,7 +15,7 @@ import (
 // of its class; times and tokens follow from the prices. It shares no code with any
 // strategy, with Evaluate or with Place.
 func Check(p *Problem, plan *Plan) []error {
-	c := checker{p: p, seen: make([]int, len(p.Lengths)), home: map[int][2]int{}}
+	c := checker{p: p, seen: make([]int, len(p.Lengths)), home: make(map[int][2]int, p.Devices()), used: make(map[int]int, p.Devices())}
 	for i, pool := range p.Fleet {
 		for n, node := range pool.Ranks {
 			for _, r := range node {
@@ -46,6 +46,7 @@ type checker struct {
 	p     *Problem
 	seen  []int          // by sequence, how often it is trained
 	home  map[int][2]int // by rank, its pool and node
+	used  map[int]int    // by rank, its group of the micro-batch at hand
 	found []error
 }
 
@@ -71,15 +72,15 @@ func (c *checker) micro(i int, m *MicroBatch) (time, slowest float64) {
 	if len(m.Groups) == 0 {
 		c.add("%s: no groups", at)
 	}
-	used := map[int]int{}
+	clear(c.used)
 	for j := range m.Groups {
 		where := fmt.Sprintf("%s.groups[%d]", at, j)
 		slowest = max(slowest, c.group(where, &m.Groups[j]))
 		for _, r := range m.Groups[j].Ranks {
-			if other, taken := used[r]; taken {
+			if other, taken := c.used[r]; taken {
 				c.add("%s.ranks: rank %d is also in groups[%d]", where, r, other)
 			}
-			used[r] = j
+			c.used[r] = j
 		}
 	}
 	beside := backwardShare * slowest
