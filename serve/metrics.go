@@ -16,7 +16,7 @@ type metrics struct {
 	mu       sync.Mutex
 	requests map[counter]int64
 	plans    map[string]int64
-	answers  histogram
+	answers  map[string]*histogram // by route
 	planning histogram
 	names    int64
 }
@@ -51,14 +51,17 @@ func (h *histogram) add(t float64) {
 }
 
 func newMetrics() *metrics {
-	return &metrics{requests: map[counter]int64{}, plans: map[string]int64{}}
+	return &metrics{requests: map[counter]int64{}, plans: map[string]int64{}, answers: map[string]*histogram{}}
 }
 
 func (m *metrics) request(route string, code int, took float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.requests[counter{route, code}]++
-	m.answers.add(took)
+	if m.answers[route] == nil {
+		m.answers[route] = &histogram{}
+	}
+	m.answers[route].add(took)
 }
 
 func (m *metrics) planned(result string, took float64) {
@@ -112,18 +115,30 @@ func (m *metrics) write(b *bytes.Buffer) {
 	for _, k := range slices.Sorted(maps.Keys(m.plans)) {
 		fmt.Fprintf(b, "evenkeel_plans_total{result=%q} %d\n", k, m.plans[k])
 	}
-	m.answers.write(b, "evenkeel_request_seconds", "Time to answer a request, waiting included.")
-	m.planning.write(b, "evenkeel_planning_seconds", "Time to plan a batch.")
+	histogramOf(b, "evenkeel_request_seconds", "Time to answer a request, waiting included, by route.")
+	for _, route := range slices.Sorted(maps.Keys(m.answers)) {
+		m.answers[route].write(b, "evenkeel_request_seconds", fmt.Sprintf("route=%q", route))
+	}
+	histogramOf(b, "evenkeel_planning_seconds", "Time to plan a batch.")
+	m.planning.write(b, "evenkeel_planning_seconds", "")
 }
 
-func (h *histogram) write(b *bytes.Buffer, name, help string) {
+func histogramOf(b *bytes.Buffer, name, help string) {
 	fmt.Fprintf(b, "# HELP %s %s\n# TYPE %s histogram\n", name, help, name)
+}
+
+// write adds one histogram, with its label if it has one.
+func (h *histogram) write(b *bytes.Buffer, name, label string) {
+	more, all := "", ""
+	if label != "" {
+		more, all = label+",", "{"+label+"}"
+	}
 	for i, le := range bounds() {
 		n := int64(0)
 		if h.buckets != nil {
 			n = h.buckets[i]
 		}
-		fmt.Fprintf(b, "%s_bucket{le=\"%v\"} %d\n", name, le, n)
+		fmt.Fprintf(b, "%s_bucket{%sle=\"%v\"} %d\n", name, more, le, n)
 	}
-	fmt.Fprintf(b, "%s_bucket{le=\"+Inf\"} %d\n%s_sum %v\n%s_count %d\n", name, h.count, name, h.sum, name, h.count)
+	fmt.Fprintf(b, "%s_bucket{%sle=\"+Inf\"} %d\n%s_sum%s %v\n%s_count%s %d\n", name, more, h.count, name, all, h.sum, name, all, h.count)
 }

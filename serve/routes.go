@@ -85,11 +85,20 @@ func (s *Server) route(name string, handle func(http.ResponseWriter, *http.Reque
 			s.refuse(c, &Problem{"unauthorized", "Authorization", "missing or wrong: send the server's token, Authorization: Bearer ..."})
 			return
 		}
-		if err := handle(c, r); err != nil {
+		switch err := handle(c, r); {
+		case errors.Is(err, errGone):
+			c.code = gone
+		case err != nil:
 			s.refuse(c, err)
 		}
 	}
 }
+
+// errGone ends a request whose client is gone, and gone is the status that it is counted
+// with, as is usual: nobody is there to be answered.
+var errGone = errors.New("the client is gone")
+
+const gone = 499
 
 // may says whether a request bears the token, where one is wanted.
 func (s *Server) may(r *http.Request) bool {
@@ -292,6 +301,7 @@ func (s *Server) await(r *http.Request, e *entry, wait time.Duration) (State, []
 		none = &Problem{"not_found", "step", fmt.Sprintf("%d of job %q: its submission failed; submit it again", e.step, e.job)}
 	case <-timer.C:
 	case <-r.Context().Done():
+		none = errGone
 	case <-s.ctx.Done():
 		none = ended("does not plan this batch any more; with a journal the next one does")
 	}
