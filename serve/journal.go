@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // log is the journal of a server: a line for each submission that was accepted, one
@@ -109,24 +110,25 @@ func openLog(path string, b *board, of planning) (l *log, notes []string, err er
 	if n := j.Dropped(); n > 0 {
 		notes = append(notes, torn(path, n))
 	}
-	if err := l.restore(b); err != nil {
+	wrong, err := l.restore(b)
+	if err != nil {
 		_ = j.Close() // err is the news
 		return nil, nil, err
 	}
 	if err := l.rewrite(b); err != nil {
 		return nil, nil, errors.Join(err, l.close())
 	}
-	return l, notes, nil
+	return l, append(notes, wrong...), nil
 }
 
-// restore reads the journal in order.
-func (l *log) restore(b *board) error {
+// restore reads the journal in order. notes tell of answers that are not handed out.
+func (l *log) restore(b *board) (notes []string, err error) {
 	r := restoring{log: l, board: b, open: map[key]*entry{}}
 	if err := l.j.Read(r.line); err != nil {
-		return err
+		return nil, err
 	}
 	b.reopen(r.order, r.open)
-	return nil
+	return r.notes, nil
 }
 
 // restoring is a journal that is being read.
@@ -135,6 +137,7 @@ type restoring struct {
 	board *board
 	order []*entry       // accepted, in the order of their lines
 	open  map[key]*entry // of these, the ones without an answer so far
+	notes []string
 }
 
 // line takes one line in.
@@ -153,11 +156,31 @@ func (r *restoring) line(line int, data []byte) error {
 	case *dropped:
 		r.board.remove(key{x.Job, x.Step})
 	case *planned:
-		k := key{x.Job, x.Step}
-		delete(r.open, k)
-		r.board.restored(k, x)
+		r.answered(line, x)
 	}
 	return nil
+}
+
+// answered takes an answer in, unless it is wrong: ranks that train by it would lose data. Its
+// batch is planned again where the journal has it.
+func (r *restoring) answered(line int, p *planned) {
+	k := key{p.Job, p.Step}
+	var lengths []units.Tokens
+	accepted := r.open[k]
+	if accepted != nil {
+		lengths = accepted.lengths
+	}
+	err := p.sound(lengths)
+	if err == nil && (accepted == nil || accepted.digest == p.Digest) {
+		delete(r.open, k)
+		r.board.restored(k, p)
+		return
+	}
+	what := "its batch is planned again"
+	if accepted == nil {
+		what = "its batch is not in the journal: submit it again"
+	}
+	r.notes = append(r.notes, fmt.Sprintf("%s:%d: the answer of job %q, step %d, is not handed out, and %s: %v", r.log.path, line, p.Job, p.Step, what, cmp.Or(err, errors.New("it is of other lengths"))))
 }
 
 func (r *restoring) accept(a *accepted) {
@@ -313,7 +336,7 @@ func (b *board) each(write func(any) error) error {
 		if k.unnamed() {
 			continue
 		}
-		lines = append(lines, planned{T: "result", Job: k.job, Step: k.step, Digest: k.digest, Failed: k.state == Failed, Answer: k.answer})
+		lines = append(lines, result(k, k.state == Failed, k.answer))
 	}
 	accept := func(k *entry) {
 		if k.unnamed() {

@@ -191,8 +191,7 @@ func (s *Server) publish(e *entry, a Answer) {
 		finish()
 		return
 	}
-	line := planned{T: "result", Job: e.job, Step: e.step, Digest: e.digest, Failed: a.State == Failed, Answer: data}
-	if err := s.log.commit(line, finish); err != nil {
+	if err := s.log.commit(result(e, a.State == Failed, data), finish); err != nil {
 		// It was acknowledged and is planned again after a restart.
 		s.config.Log(err.Error())
 		finish()

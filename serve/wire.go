@@ -201,6 +201,7 @@ type planned struct {
 	Step   int64          `json:"step"`
 	Digest string         `json:"digest"` // of the lengths, for submissions that come again
 	Failed bool           `json:"failed,omitzero"`
+	Sum    string         `json:"sum,omitzero"` // of the answer; none in journals of before
 	Answer jsontext.Value `json:"answer"`
 }
 
