@@ -120,6 +120,9 @@ func (d *Document) Validate() error {
 	if len(found) > 0 {
 		return found[0]
 	}
+	if err := d.heads(); err != nil {
+		return err
+	}
 	if err := d.leftOut(); err != nil {
 		return err
 	}
@@ -135,9 +138,21 @@ func (d *Document) Validate() error {
 	return d.compared()
 }
 
-// compared says which of the candidates contradicts the others or the plan. A document
-// need not have any.
+// compared says which of the candidates contradicts the others, the plan or the fleet. A
+// document need not have any.
 func (d *Document) compared() error {
+	nodes := 0
+	for _, pool := range d.Fleet {
+		nodes += len(pool.Ranks)
+	}
+	for i, c := range d.Compared {
+		switch {
+		case c.Micro < 0 || c.Verdict == Chosen && c.Micro > 0 && c.Micro != len(d.Micro):
+			return fmt.Errorf("considered[%d].micro_batches: %d: the plan has %d", i, c.Micro, len(d.Micro))
+		case c.Nodes < 0 || c.Nodes > nodes:
+			return fmt.Errorf("considered[%d].nodes: %d: the fleet has %d", i, c.Nodes, nodes)
+		}
+	}
 	t := recommend.Table{Strategy: d.Strategy, Time: d.Time, Bound: d.Bound, Taken: d.Taken}
 	for i := range d.Compared {
 		t.Candidates = append(t.Candidates, &d.Compared[i].Candidate)
@@ -189,7 +204,7 @@ func (d *Document) leftOut() error {
 }
 
 // times says which time cannot be: a micro-batch is no shorter than a group of it, nor
-// the step than its micro-batches together.
+// the step than its micro-batches together, and no group with sequences takes no time.
 func (d *Document) times() error {
 	const rounding = 1 + 1e-9
 	total := units.Seconds(0)
@@ -201,6 +216,10 @@ func (d *Document) times() error {
 		for j, g := range m.Groups {
 			if !valid(g.Time) || g.Time > m.Time*rounding {
 				return fmt.Errorf("%s.groups[%d].time_s: %v: want a time of at most its micro-batch's, %v", at, j, g.Time, m.Time)
+			}
+			base := d.Classes[g.Class].Base
+			if n := len(g.Sequences); n > 0 && (g.Time == 0 || g.Time*rounding < base) {
+				return fmt.Errorf("%s.groups[%d].time_s: %v: want a time above 0 of %s, and no less than base_s, %v", at, j, g.Time, units.Count(n, "sequence"), base)
 			}
 		}
 		total += m.Time

@@ -144,6 +144,34 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		},
 		"schedule: more than own_last": func(d *Document) { d.Classes[0].TwoBatch = true },
 
+		"classes[0] (d).head_ranks: -1: want 0 to the group's 4 devices": func(d *Document) { d.Classes[0].Heads = -1 },
+		"head_ranks: 5: want 0 to the group's 4 devices":                 func(d *Document) { d.Classes[0].Heads = 5 },
+		"head_ranks: 3: want a divisor":                                  func(d *Document) { d.Classes[0].Heads = 3 },
+		"classes[0] (d).q_heads[0]: -4: want 0 or more":                  func(d *Document) { d.Classes[0].Heads, d.Classes[0].QHeads = 4, []int{-4} },
+		"q_heads: 2 numbers: the fleet has 1 pools":                      func(d *Document) { d.Classes[0].QHeads = []int{4, 4} },
+		"classes[2] (d).groups[0]: 8 q_heads in all, and classes[0] (d).groups[0] has 16": func(d *Document) {
+			d.Classes[0].Heads, d.Classes[0].QHeads, d.Classes[2].QHeads = 4, []int{4}, []int{8}
+		},
+		"classes[0] (d).groups: none: want the all-to-alls": func(d *Document) { d.Classes[0].Groups = []costmodel.Group{} },
+		"groups[0][1].rank: 7: want each place from 0 to 3": func(d *Document) { ofHeads(d)[1][0].Rank = 7; ofHeads(d)[0][1].Rank = 7 },
+		"groups[0][0].rank: -1: want each place from 0":     func(d *Document) { ofHeads(d)[0][0].Rank = -1 },
+		"groups[0][0].q_heads: -1: want 0 or more":          func(d *Document) { ofHeads(d)[0][0].QHeads = -1 },
+		"groups[1]: 25 q_heads in all, and":                 func(d *Document) { ofHeads(d)[1][0].QHeads = 17 },
+		"groups: place 3 is in none of them":                func(d *Document) { g := ofHeads(d); g[1] = g[1][:1]; g[1][0].QHeads = 16 },
+
+		"micro_batches[0].groups[0].time_s: 0 s: want a time above 0 of 1 sequence": func(d *Document) {
+			for j := range d.Micro[0].Groups {
+				d.Micro[0].Groups[j].Time = 0
+			}
+		},
+		"want a time above 0 of 1 sequence, and no less than base_s, 100 ms": func(d *Document) { d.Micro[0].Groups[1].Time = 0.05 },
+		"considered[0].micro_batches: -1":                                    func(d *Document) { d.Compared[0].Micro = -1 },
+		"considered[5].micro_batches: 3: the plan has 2":                     func(d *Document) { d.Compared[5].Micro = 3 },
+		"considered[1].nodes: -1: the fleet has 2":                           func(d *Document) { d.Compared[1].Nodes = -1 },
+		"considered[0].nodes: 3: the fleet has 2":                            func(d *Document) { d.Compared[0].Nodes = 3 },
+		"considered[3].planning_s: -1 s: want a time":                        func(d *Document) { d.Compared[3].Took = -1 },
+		"considered[2].strategy: empty":                                      func(d *Document) { d.Compared[2].Strategy = "" },
+
 		"micro_batches[0].groups[0].time_s: -1 s: want": func(d *Document) { d.Micro[0].Groups[0].Time = -1 },
 		"micro_batches[0].groups[0].time_s: 16.7 min":   func(d *Document) { d.Micro[0].Groups[0].Time = 1000 },
 		"micro_batches[0].time_s: -1 s: want":           func(d *Document) { d.Micro[0].Time = -1 },
@@ -182,10 +210,28 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// ofHeads has the first class state its all-to-alls, two of two devices that share 16 heads.
+func ofHeads(d *Document) []costmodel.Group {
+	if d.Classes[0].Groups == nil {
+		d.Classes[0].Groups = []costmodel.Group{{{Rank: 0, QHeads: 8}, {Rank: 1, QHeads: 8}}, {{Rank: 2, QHeads: 8}, {Rank: 3, QHeads: 8}}}
+	}
+	return d.Classes[0].Groups
+}
+
 // nodeMore adds a node to the fleet that the plan, stated to be of so many nodes, leaves out.
 func nodeMore(d *Document, nodes int) {
 	d.Fleet[0].Ranks = append(slices.Clone(d.Fleet[0].Ranks[:1]), []int{50, 51}, d.Fleet[0].Ranks[1])
 	d.LeftOut, d.Compared[5].Nodes = []int{50, 51}, nodes
+}
+
+// What a document states of heads as solve writes it is sound.
+func TestADocumentMayStateHeads(t *testing.T) {
+	_, d := choose(t)
+	ofHeads(d)
+	d.Classes[1].Heads, d.Classes[1].QHeads = 1, []int{16}
+	if err := d.Validate(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestADocumentMayLeaveNodesOut(t *testing.T) {

@@ -90,6 +90,16 @@ func allToAlls(c Class, qHeads int) ([]costmodel.Group, error) {
 	if c.Degree()%size != 0 {
 		return nil, fmt.Errorf("head_ranks: %d: want a divisor of the group's %d devices", size, c.Degree())
 	}
+	groups, err := neighbours(c, qHeads, size)
+	if err != nil {
+		return nil, err
+	}
+	c.Groups = groups
+	return groups, validGroups(c, qHeads)
+}
+
+// neighbours are all-to-alls of so many devices that come one after another.
+func neighbours(c Class, qHeads, size int) ([]costmodel.Group, error) {
 	heads, err := headsByPlace(c, qHeads, size)
 	if err != nil {
 		return nil, err
@@ -102,8 +112,7 @@ func allToAlls(c Class, qHeads int) ([]costmodel.Group, error) {
 		}
 		groups = append(groups, g)
 	}
-	c.Groups = groups
-	return groups, validGroups(c, qHeads)
+	return groups, nil
 }
 
 // headsByPlace is the number of query heads of each device of a group.

@@ -109,6 +109,9 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 	}
 	inf, nan := units.Seconds(math.Inf(1)), units.Seconds(math.NaN())
 	for want, damage := range map[string]func(*Document){
+		"considered[5].interval.lo_s: 0 s, beside a hi_s of":    func(d *Document) { d.Compared[5].Interval.Lo = 0 },
+		"considered[0].strategy: empty":                         func(d *Document) { d.Compared[0].Strategy = "" },
+		"considered[2].planning_s: -1 s: want a time of 0":      func(d *Document) { d.Compared[2].Took = -1 },
 		"lengths_tokens: 0: want 1 to 1048576 sequences":        func(d *Document) { d.Lengths = nil },
 		"lengths_rows: 1: want one for each of":                 func(d *Document) { d.Rows = []int{0} },
 		"lengths_tokens: 1048577: want 1 to 1048576 sequences":  func(d *Document) { d.Lengths = make([]units.Tokens, 1<<20+1) },

@@ -106,6 +106,8 @@ func (c *Candidate) errs() error {
 	case e == costmodel.Estimate{}:
 	case !(e.Lo >= 0 && e.Lo <= e.Mid && e.Mid <= e.Hi) || math.IsInf(float64(e.Hi), 1):
 		return fmt.Errorf("interval: %v to %v about %v: want times in that order, none below 0", e.Lo, e.Hi, e.Mid)
+	case e.Lo == 0 && e.Hi < 2*e.Mid: // laws are off by factors: one that may take no time may take ages
+		return fmt.Errorf("interval.lo_s: %v, beside a hi_s of %v: want a time above 0", e.Lo, e.Hi)
 	case math.Abs(float64(e.Mid/c.Time)-1) > 1e-6:
 		return fmt.Errorf("interval.mid_s: %v: step_s is %v", e.Mid, c.Time)
 	}
@@ -118,6 +120,10 @@ func (c *Candidate) errs() error {
 // stated says what of a candidate cannot be, whatever the others are.
 func (t *Table) stated(c *Candidate) error {
 	switch {
+	case c.Strategy == "":
+		return errors.New("strategy: empty")
+	case !valid(c.Took):
+		return fmt.Errorf("planning_s: %v: want a time of 0 or more", c.Took)
 	case !c.Planned() && c.Verdict != NotLegal && c.Verdict != Infeasible && c.Verdict != Late:
 		return fmt.Errorf("verdict: %q: want %s, %s, %s, %s, %s, %s or %s", c.Verdict, Chosen, Equal, Tie, Slower, NotLegal, Infeasible, Late)
 	case !c.Planned():
