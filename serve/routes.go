@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -85,6 +87,10 @@ func (s *Server) route(name string, handle func(http.ResponseWriter, *http.Reque
 			s.refuse(c, &Problem{"unauthorized", "Authorization", "missing or wrong: send the server's token, Authorization: Bearer ..."})
 			return
 		}
+		if err := queryOf(name, r); err != nil {
+			s.refuse(c, err)
+			return
+		}
 		switch err := handle(c, r); {
 		case errors.Is(err, errGone):
 			c.code = gone
@@ -99,6 +105,26 @@ func (s *Server) route(name string, handle func(http.ResponseWriter, *http.Reque
 var errGone = errors.New("the client is gone")
 
 const gone = 499
+
+// queryOf refuses keys of a query that mean nothing to a route, as unknown fields of a body are.
+func queryOf(route string, r *http.Request) error {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return &Problem{"bad_request", "", fmt.Sprintf("the query: %v", err)}
+	}
+	for _, key := range slices.Sorted(maps.Keys(query)) {
+		switch {
+		case slices.Contains([]string{"other", "health", "metrics", "openapi"}, route): // no plans depend on it
+		case route != "fetch":
+			return &Problem{"bad_request", key, "unknown: no query is known here; leave it out"}
+		case key != "wait_s":
+			return &Problem{"bad_request", key, "unknown: of a query only wait_s is known here"}
+		case len(query[key]) > 1:
+			return &Problem{"bad_request", key, "given twice: want one"}
+		}
+	}
+	return nil
+}
 
 // may says whether a request bears the token, where one is wanted.
 func (s *Server) may(r *http.Request) bool {
