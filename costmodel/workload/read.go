@@ -255,6 +255,9 @@ func choose(name string, columns []string, want string) (int, error) {
 	listed := strings.Join(quoted(columns), ", ")
 	if want != "" {
 		if i := slices.Index(columns, want); i >= 0 {
+			if j := slices.Index(columns[i+1:], want); j >= 0 {
+				return 0, fmt.Errorf("%s: columns %d and %d are both called %q: rename one, or say which by its number", name, i+1, i+j+2, shorten(want))
+			}
 			return i, nil
 		}
 		if i, err := strconv.Atoi(want); err == nil && i >= 1 && i <= len(columns) {
