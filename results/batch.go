@@ -43,7 +43,7 @@ func batchHead(p *printer, d *batch.Document) {
 	}
 	p.para("", fmt.Sprintf("%s plan of %s (%s tokens, the longest %s) on %s%s", stampOf(d.Simulated, chosenOf(d)), plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + "), batchLeftOut(d)))
 	p.para("", "prices: "+d.Costs)
-	written(p, d.Tool, d.Created)
+	planned(p, d.Tool, d.Created, "prices")
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}

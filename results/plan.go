@@ -68,7 +68,7 @@ func planHead(p *printer, d *solver.Plan) {
 	}
 }
 
-// planned says what wrote a plan. Its date is that of the laws or curves that it was planned
+// planned says what wrote a plan. Its date is that of the laws, curves or published prices that it was planned
 // by, whenever that was: the same laws, cluster and model give the same bytes.
 func planned(p *printer, tool, created, by string) {
 	if tool == "" || created == "" {

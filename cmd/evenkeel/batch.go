@@ -78,6 +78,7 @@ func publishedCosts() []string {
 type priceList struct {
 	*groupcost.Costs
 	words     string
+	created   string         // when the laws or published prices were written
 	zero      costmodel.ZeRO // of laws, with overlap
 	overlap   bool
 	assumed   bool
@@ -97,11 +98,12 @@ func (o priced) published(maxLen units.Tokens) (priceList, error) {
 	if err != nil {
 		return priceList{}, usagef("--memory: %w", err)
 	}
-	context := units.Tokens(384000)
+	context, stated := units.Tokens(384000), "by default is"
 	if maxLen > 0 {
-		context = maxLen
+		context, stated = maxLen, "by --max-len is"
 	}
 	if o.context != "" {
+		stated = "that --context states is"
 		if context, err = units.ParseTokens(o.context); err != nil {
 			return priceList{}, usagef("--context: %w", err)
 		}
@@ -114,16 +116,18 @@ func (o priced) published(maxLen units.Tokens) (priceList, error) {
 	if err != nil {
 		return priceList{}, usagef("--costs %s: %w", o.costs, err)
 	}
-	if o.context != "" { // whoever states the model's longest context trains on nothing longer
-		c.Longest = context
-	}
 	holds := fmt.Sprintf("%s usable memory, context %d", memory, int64(context))
 	if f := g.Model.Flexible; f != nil {
 		holds = units.Count(f.Budget, "token")
+	} else if slices.ContainsFunc(c.Classes, func(k groupcost.Class) bool { return k.Cap > context }) {
+		c.Longest = context // else the devices hold no more than that anyway
 	}
-	beyond := fmt.Sprintf("the context that --context states is %d", int64(context))
+	beyond := fmt.Sprintf("the context %s %d", stated, int64(context))
+	if o.context == "" {
+		beyond += " (--context states another)"
+	}
 	words := fmt.Sprintf("%s (%s), published, not measured by us; %s of %s", g.Name, g.Model.Title, units.Count(o.devices, "device"), holds)
-	return priceList{Costs: c, words: words, inputs: []doc.Input{g.Input}, remarks: g.Model.Warnings, beyond: beyond}, nil
+	return priceList{Costs: c, words: words, created: g.Model.Created, inputs: []doc.Input{g.Input}, remarks: g.Model.Warnings, beyond: beyond}, nil
 }
 
 // fromLaws makes the costs of a cluster and model from laws, for a batch of the given
@@ -174,7 +178,7 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 		return priceList{}, err
 	}
 	return priceList{
-		Costs: c, words: fmt.Sprintf("%s, %s", o.lawWords(laws, job), job.Zero), zero: job.Zero, overlap: job.OverlapZero,
+		Costs: c, words: fmt.Sprintf("%s, %s", o.lawWords(laws, job), job.Zero), created: laws.profile.Created, zero: job.Zero, overlap: job.OverlapZero,
 		assumed: laws.references, simulated: laws.profile.Simulated,
 		inputs: append(slices.Clone(laws.inputs), in...), remarks: slices.Concat(o.beyondContext(lengths), laws.remarks), beyond: job.Model.TooLong(),
 	}, nil
@@ -380,7 +384,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	}
 	p, err := batch.NewProblem(prices.Costs, of.lengths)
 	if beyond, ok := errors.AsType[*batch.BeyondModelError](err); ok {
-		return beyondModel(beyond.Sequence, beyond.Tokens, beyond.Most, prices.beyond)
+		return o.sequences.beyondModel(beyond.Sequence, beyond.Tokens, beyond.Most, prices.beyond)
 	}
 	if err != nil {
 		return usageError{err}
@@ -396,7 +400,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	if err != nil {
 		return err
 	}
-	d.Schema, d.Tool, d.Created = batch.Schema, tool, now()
+	d.Schema, d.Tool, d.Created = batch.Schema, tool, prices.created // as of every plan
 	d.Costs, d.Zero, d.OverlapZero, d.Assumed, d.Simulated, d.Rows = prices.words, prices.zero, prices.overlap, prices.assumed, prices.simulated, of.rows
 	d.Inputs = append(slices.Clone(prices.inputs), read...)
 	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p, d.LeftOut))
@@ -426,17 +430,20 @@ func (e tooLong) Error() string {
 	case e.recomputeGiven && costmodel.Recompute(e.recompute) == costmodel.RecomputeNone:
 		more = "no --recompute none, or " + more
 	}
-	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most), shortened(e.Most), more)
+	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most), e.sequences.shortened(e.Most), more)
 }
 
 // beyondModel is a sequence that is too long for the model, and why, with the flags that are
 // ways out.
-func beyondModel(sequence int, tokens, most units.Tokens, why string) error {
-	return usagef("sequence %d: %s: %s; %s", sequence, units.Count(tokens, "token"), why, shortened(most))
+func (q sequences) beyondModel(sequence int, tokens, most units.Tokens, why string) error {
+	return usagef("sequence %d: %s: %s; %s", sequence, units.Count(tokens, "token"), why, q.shortened(most))
 }
 
 // shortened is the way out of sequences that are longer than the most that there may be.
-func shortened(most units.Tokens) string {
+func (q sequences) shortened(most units.Tokens) string {
+	if pad, err := units.ParseTokens(q.pad); err == nil && pad > most { // a shorter --max-len alone is refused
+		return fmt.Sprintf("drop such sequences with --max-len %[1]d and a --pad of at most %[1]d (it is %[2]s), or cut them with --truncate as well", int64(most), q.pad)
+	}
 	return fmt.Sprintf("drop such sequences with --max-len %d, or cut them with --truncate as well", int64(most))
 }
 
@@ -493,6 +500,3 @@ func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest 
 	}
 	return batch.Choose(p, bound, append(attempts, sure), o.take)
 }
-
-// now is the time that documents are stamped with.
-func now() string { return time.Now().UTC().Format(time.RFC3339) }

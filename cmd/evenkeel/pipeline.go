@@ -231,7 +231,7 @@ func (a *app) stagePrices(o problem, lengths []units.Tokens) (stagePriceList, er
 	}
 	for i, n := range lengths {
 		if model.MaxLen > 0 && n > model.MaxLen {
-			return stagePriceList{}, beyondModel(i, n, model.MaxLen, model.TooLong())
+			return stagePriceList{}, o.sequences.beyondModel(i, n, model.MaxLen, model.TooLong())
 		}
 	}
 	o.seqLen, o.batch = fmt.Sprint(int64(slices.Max(lengths))), true // a job has one; prices are of every length

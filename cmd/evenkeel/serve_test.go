@@ -45,6 +45,15 @@ func TestServedLengthsEndForAReason(t *testing.T) {
 	if c, err = o.config(prices); err != nil || c.Limits.TokensOf != "" {
 		t.Errorf("%+v: %v", c.Limits, err)
 	}
+	var published serving
+	published.limits, published.workers, published.priced = serve.DefaultLimits(), 1, priced{costs: "flexsp-gpt-7b", devices: 64, perNode: 8, memory: "30GiB"}
+	byDefault, err := published.priced.published(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = published.config(byDefault); err != nil || c.Limits.Tokens != 384000 || c.Limits.TokensOf != "the context by default is 384000 (--context states another)" {
+		t.Errorf("%+v: %v", c.Limits, err)
+	}
 	o.model = filepath.Join("testdata", "config.json")
 	if got := o.beyondContext([]units.Tokens{1 << 20}); got != nil {
 		t.Errorf("of a model that states none: %q", got)
