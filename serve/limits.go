@@ -34,8 +34,8 @@ func DefaultLimits() Limits {
 }
 
 // Told is what a setup says of them.
-func (l Limits) Told() map[string]int {
-	return map[string]int{"queue": l.Queue, "kept": l.Kept, "sequences": l.Sequences, "length_tokens": int(l.Tokens)}
+func (l Limits) Told() SetupLimits {
+	return SetupLimits{Queue: l.Queue, Kept: l.Kept, Sequences: l.Sequences, Tokens: l.Tokens, PlanningS: l.PlanningS, WaitS: l.Wait.Seconds()}
 }
 
 func conflict(k key) *Problem {

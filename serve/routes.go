@@ -345,7 +345,7 @@ func (s *Server) waitOf(r *http.Request) (time.Duration, error) {
 	}
 	t, err := strconv.ParseFloat(text, 64)
 	if most := s.config.Limits.Wait.Seconds(); err != nil || !(t >= 0 && t <= most) {
-		return 0, &Problem{"bad_request", "wait_s", fmt.Sprintf("%q: want 0 to %v seconds", text, most)}
+		return 0, &Problem{"bad_request", "wait_s", fmt.Sprintf("%q: want 0 to %v seconds; see --max-wait", text, most)}
 	}
 	return time.Duration(t * float64(time.Second)), nil
 }

@@ -125,7 +125,17 @@ type Setup struct {
 	// Stages are those of the pipeline that batches are planned on; none where they are planned
 	// in groups.
 	Stages []pipeline.Stage `json:"stages,omitempty"`
-	Limits map[string]int   `json:"limits"`
+	Limits SetupLimits      `json:"limits"`
+}
+
+// SetupLimits are the Limits that a client should know of.
+type SetupLimits struct {
+	Queue     int          `json:"queue"`
+	Kept      int          `json:"kept"`
+	Sequences int          `json:"sequences"`
+	Tokens    units.Tokens `json:"length_tokens"`
+	PlanningS float64      `json:"planning_s"`
+	WaitS     float64      `json:"wait_s"`
 }
 
 // SetupPool is devices that are alike.
@@ -229,7 +239,7 @@ func (b *Batch) check(at string, l Limits) *Problem {
 		return &Problem{"bad_request", at + ".step", fmt.Sprintf("%d: want 0 or more", b.Step)}
 	}
 	if !(b.DeadlineS >= 0 && b.DeadlineS <= l.PlanningS) {
-		return &Problem{"bad_request", at + ".deadline_s", fmt.Sprintf("%v: want 0 to %v", b.DeadlineS, l.PlanningS)}
+		return &Problem{"bad_request", at + ".deadline_s", fmt.Sprintf("%v: want 0 to %v seconds; see --max-planning", b.DeadlineS, l.PlanningS)}
 	}
 	return checkLengths(at+".lengths_tokens", b.Lengths, l)
 }

@@ -22,13 +22,16 @@ type serving struct {
 	socket, listen, tokenFile string
 	journal                   string
 	workers                   int
-	drain                     time.Duration
+	drain, maxPlanning        time.Duration
 	limits                    serve.Limits
 }
 
 // mostWorkers is more than any machine has processors: a slip of the hand must not
 // take all memory for planners.
 const mostWorkers = 1024
+
+// longestWait is more than anybody waits with a connection open.
+const longestWait = time.Hour
 
 func (a *app) serve() *cobra.Command {
 	o := serving{limits: serve.DefaultLimits()}
@@ -51,7 +54,8 @@ Batches that were acknowledged are planned whatever other clients do; with
 --journal that holds across a crash too. On SIGTERM or Ctrl-C no more batches
 are taken, those that wait are planned, and the server ends after --drain at
 the latest. No network port is opened unless --listen asks for one, which wants
---token-file.`,
+--token-file. There is no TLS: the token and all else go over it in clear text, so listen on
+loopback, or behind a proxy that has TLS.`,
 		Example: `  evenkeel serve --socket evenkeel.sock --costs flexsp-gpt-7b --devices 64
   evenkeel serve --socket evenkeel.sock --cluster "8x8 h100_sxm + 8x8 a100_sxm" --model config.json --journal plans.journal
   evenkeel serve --socket evenkeel.sock --cluster "2x8 h100_sxm" --model config.json --stages-of p.plan.json
@@ -83,6 +87,8 @@ the latest. No network port is opened unless --listen asks for one, which wants
 	f.IntVar(&o.limits.Queue, "queue", o.limits.Queue, "batches that may wait to be planned; more are refused until some are done")
 	f.IntVar(&o.limits.Kept, "keep", o.limits.Kept, "how many plans are kept for their jobs: the latest")
 	f.IntVar(&o.limits.Sequences, "max-sequences", o.limits.Sequences, "most sequences of a batch")
+	f.DurationVar(&o.maxPlanning, "max-planning", seconds(o.limits.PlanningS), "longest that planning a batch may take; then the best plan so far is its answer")
+	f.DurationVar(&o.limits.Wait, "max-wait", o.limits.Wait, "longest that a request may wait for a plan")
 	f.StringVar(&o.staged.stagesOf, "stages-of", "", "the plan of a pipeline, as solve makes one: batches are planned on its stages, ranks and layers, instead of in groups side by side")
 	o.lawFlags(c)
 	recompute := c.Flags().Lookup("recompute")
@@ -106,7 +112,7 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 	if err := a.reachable(o); err != nil { // pricing may take a minute
 		return err
 	}
-	o.accumulate = 1
+	o.accumulate, o.limits.PlanningS = 1, o.maxPlanning.Seconds()
 	c, err := a.config(ctx, o)
 	if err != nil {
 		return err
@@ -132,6 +138,9 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 		return err
 	}
 	for _, l := range listeners {
+		if exposed(l.Addr()) {
+			a.note("note: %s is no loopback address, and there is no TLS: the token and all else go over the network in clear text; listen on 127.0.0.1, or behind a proxy that has TLS", l.Addr())
+		}
 		a.note("plans batches on %s: GET /openapi.yaml says how to ask", l.Addr())
 	}
 	return o.until(ctx, a, s, listeners)
@@ -146,6 +155,12 @@ func (o serving) validate() error {
 		return usagef("--workers %d: want at most %d: each has tables of its own", o.workers, mostWorkers)
 	case o.drain < 0:
 		return usagef("--drain %s: want a time such as 10s", o.drain)
+	}
+	if least := serve.DefaultLimits().Wait; o.limits.Wait < least || o.limits.Wait > longestWait {
+		return usagef("--max-wait %s: want %s, which clients count on, to %s", o.limits.Wait, least, longestWait)
+	}
+	if o.maxPlanning < time.Millisecond || o.maxPlanning > longestWait {
+		return usagef("--max-planning %s: want 1ms to %s", o.maxPlanning, longestWait)
 	}
 	for _, n := range []struct {
 		flag  string
@@ -202,6 +217,12 @@ func (o serving) listeners() (open []net.Listener, err error) {
 		open = append(open, l)
 	}
 	return open, nil
+}
+
+// exposed says whether others than this machine's users can reach an address.
+func exposed(at net.Addr) bool {
+	tcp, ok := at.(*net.TCPAddr)
+	return ok && !tcp.IP.IsLoopback()
 }
 
 // until serves until ctx ends, and drains.

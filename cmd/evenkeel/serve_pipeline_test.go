@@ -49,7 +49,7 @@ func TestServedPipelines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := c.Setup; len(c.Planners) != 2 || len(s.Stages) != 2 || s.Stages[1].Layers != earlier.Stages[1].Layers || s.Classes == nil || s.Limits["length_tokens"] != math.MaxInt32 {
+	if s := c.Setup; len(c.Planners) != 2 || len(s.Stages) != 2 || s.Stages[1].Layers != earlier.Stages[1].Layers || s.Classes == nil || s.Limits.Tokens != math.MaxInt32 {
 		t.Errorf("%+v", s)
 	}
 	want := []serve.SetupPool{{Device: earlier.Devices[0], Ranks: [][]int{{0, 1}}}, {Device: earlier.Devices[2], Ranks: [][]int{{2, 3}}}}
