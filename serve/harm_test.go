@@ -208,8 +208,7 @@ func TestAStubbornPlanner(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "a waiting client", func() bool { queued, _, _, _ := r.board.sizes(); return queued == 1 })
-	time.Sleep(50 * time.Millisecond) // the other one waits by now
+	eventually(t, "waiting clients", func() bool { return r.waiting.Load() == 2 })
 	began := time.Now()
 	if err := r.Close(); err == nil || !strings.Contains(err.Error(), "still runs") {
 		t.Fatal(err)

@@ -91,6 +91,7 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) error {
 	}
 	gauge("evenkeel_queue_length", "Batches that wait to be planned.", queued)
 	gauge("evenkeel_planning", "Batches that are being planned.", busy)
+	gauge("evenkeel_waiting", "Requests that wait for a plan.", s.waiting.Load())
 	gauge("evenkeel_kept_plans", "Plans that are kept for their jobs.", kept)
 	gauge("evenkeel_kept_bytes", "Size of the kept plans.", size)
 	var memory runtime.MemStats

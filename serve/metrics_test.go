@@ -19,6 +19,7 @@ func TestRequestTimesAreByRoute(t *testing.T) {
 	for _, want := range []string{
 		`evenkeel_request_seconds_count{route="submit"} 1`, `evenkeel_request_seconds_count{route="fetch"} 2`,
 		`evenkeel_request_seconds_bucket{route="fetch",le="0.05"} 1`, `evenkeel_request_seconds_bucket{route="fetch",le="+Inf"} 2`,
+		"evenkeel_waiting 0",
 		`evenkeel_planning_seconds_bucket{le="+Inf"} 1`, "evenkeel_planning_seconds_count 1",
 	} {
 		if !strings.Contains(body, want+"\n") {

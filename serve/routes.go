@@ -319,6 +319,8 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) error {
 // or the server. The answer is the entry's: by its name there may be none any more,
 // for it has made room for others.
 func (s *Server) await(r *http.Request, e *entry, wait time.Duration) (State, []byte, error) {
+	s.waiting.Add(1)
+	defer s.waiting.Add(-1)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	var none error

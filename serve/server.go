@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -50,6 +51,7 @@ type Server struct {
 	wait    sync.WaitGroup
 	end     context.CancelFunc // of planning
 	ctx     context.Context
+	waiting atomic.Int64 // requests that wait for a plan
 
 	// accepting is held while a submission or a dropping is on its way to the disk: a
 	// client that submits the same batch meanwhile is acknowledged after that.

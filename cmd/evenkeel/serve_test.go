@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"math"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -153,6 +155,35 @@ func TestWhatIsAssumedIsSaidWhereItIs(t *testing.T) {
 		}
 		if !strings.Contains(told.String(), want) || strings.Contains(told.String(), not) {
 			t.Errorf("batch %v: %s", batch, &told)
+		}
+	}
+}
+
+// How long planning and waiting may take has ends, and an address that others can reach is known.
+func TestServingFlags(t *testing.T) {
+	for _, c := range []struct {
+		wait, planning time.Duration
+		want           string
+	}{
+		{30 * time.Second, time.Millisecond, ""},
+		{time.Hour, time.Hour, ""},
+		{29 * time.Second, time.Second, "--max-wait 29s: want 30s, which clients count on, to 1h0m0s"},
+		{2 * time.Hour, time.Second, "--max-wait 2h0m0s: want 30s"},
+		{30 * time.Second, 0, "--max-planning 0s: want 1ms to 1h0m0s"},
+		{30 * time.Second, 2 * time.Hour, "--max-planning 2h0m0s: want 1ms"},
+	} {
+		o := serving{socket: "s", workers: 1, limits: serve.DefaultLimits(), maxPlanning: c.planning}
+		o.limits.Wait = c.wait
+		if err := o.validate(); (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+	for at, want := range map[net.Addr]bool{
+		&net.TCPAddr{IP: net.IPv4zero}: true, &net.TCPAddr{IP: net.IPv6unspecified}: true, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}: true,
+		&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}: false, &net.TCPAddr{IP: net.IPv6loopback}: false, &net.UnixAddr{Name: "s"}: false,
+	} {
+		if exposed(at) != want {
+			t.Errorf("%s: exposed is not %v", at, want)
 		}
 	}
 }
