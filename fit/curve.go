@@ -61,25 +61,32 @@ func alphaBeta(points []Point, pieces int) (*costmodel.Curve, error) {
 	}
 	var best []costmodel.Piece
 	least := math.Inf(1)
-	// Among thousands of points cuts a few points apart are the same.
-	step := 1 + len(points)/mostCuts
-	for cut := fewestInPiece; cut <= len(points)-fewestInPiece; cut += step {
-		at := op.Volume(points[cut].Shape)
-		if at == op.Volume(points[cut-1].Shape) {
-			continue
-		}
+	for _, cut := range cutPlaces(points) {
 		head, lossHead, err1 := piece(points[:cut])
 		tail, lossTail, err2 := piece(points[cut:])
 		if err1 != nil || err2 != nil || lossHead+lossTail >= least {
 			continue
 		}
-		tail.From = at
+		tail.From = op.Volume(points[cut].Shape)
 		best, least = []costmodel.Piece{head, tail}, lossHead+lossTail
 	}
 	if best == nil {
 		return nil, errors.New("no cut leaves two pieces")
 	}
 	return &costmodel.Curve{Form: costmodel.AlphaBeta, Pieces: best}, nil
+}
+
+// cutPlaces are the points before which a second piece may begin, mostCuts of them at most:
+// among thousands of points cuts a few points apart are the same.
+func cutPlaces(points []Point) []int {
+	var places []int
+	step := 1 + len(points)/mostCuts
+	for cut := fewestInPiece; cut <= len(points)-fewestInPiece; cut += step {
+		if op.Volume(points[cut].Shape) != op.Volume(points[cut-1].Shape) {
+			places = append(places, cut)
+		}
+	}
+	return places
 }
 
 // piece fits alpha + beta x to points and returns the sum of |log ratio|.
