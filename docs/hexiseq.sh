@@ -10,5 +10,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-results/evidence/hexiseq}
 mkdir -p "$out"
-EVENKEEL_MIXED=$(cd "$out" && pwd) go test ./results -count 1 -timeout 0 -v -run 'TestMixedEvidence$' | grep -v '^=== \|^--- \|^PASS\|^ok' || true
+EVENKEEL_MIXED=$(cd "$out" && pwd) go test ./results -count 1 -timeout 0 -v -run 'TestMixedEvidence$' | { grep -v '^=== \|^--- \|^PASS\|^ok' || true; }
 ls -l "$out"

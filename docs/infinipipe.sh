@@ -12,5 +12,5 @@ cd "$(dirname "$0")/.."
 out=${1:-results/evidence/pipeline}
 mkdir -p "$out"
 EVENKEEL_PIPELINES=$(cd "$out" && pwd) \
-  go test ./results -count 1 -timeout 0 -v -run 'TestPipelinesEvidence$' | grep -v '^=== \|^--- \|^PASS\|^ok' || true
+  go test ./results -count 1 -timeout 0 -v -run 'TestPipelinesEvidence$' | { grep -v '^=== \|^--- \|^PASS\|^ok' || true; }
 ls -l "$out"
