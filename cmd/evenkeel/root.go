@@ -7,6 +7,7 @@ import (
 	"io"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
@@ -113,7 +114,7 @@ Results go to stdout, progress and warnings to stderr.`,
 		Example: `  evenkeel calibrate --budget 1m --out prof
   evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
   evenkeel check prof/calibration.rec.jsonl --profile prof/calibration.profile.json`,
-		Version:       version,
+		Version:       versionLine(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          isVerb,
@@ -153,7 +154,18 @@ func isVerb(c *cobra.Command, args []string) error {
 	if args[0] != "" {
 		near = spelling.Suggest(root.SuggestionsFor(args[0])...)
 	}
-	return usagef("unknown verb %q%s; the verbs are calibrate, fit, solve, serve, replay, check, show, import (evenkeel --help)", args[0], near)
+	return usagef("unknown verb %q%s; the verbs are %s (evenkeel --help)", args[0], near, strings.Join(verbs(root), ", "))
+}
+
+// verbs are the names of the commands that do the work, as the help lists them.
+func verbs(root *cobra.Command) []string {
+	var names []string
+	for _, c := range root.Commands() {
+		if c.IsAvailableCommand() && c.Name() != "completion" { // the latter is cobra's own
+			names = append(names, c.Name())
+		}
+	}
+	return names
 }
 
 // note tells the user something that is no result.
