@@ -35,14 +35,14 @@ UNRACED  = $(foreach p,ssa frontend backend/...,-gcflags=$(WASM)/$(p)=-race=fals
 # Tests have memory to spare: garbage is collected when there is four times as much as what is in
 # use, which takes a tenth to a quarter from the time of those that allocate. What is measured or shown to
 # last long (demo, bench, evidence) runs as it does for everybody.
-TESTS    = test test-torch test-torch-alone test-torch-others race lint fuzz
+TESTS    = test quick test-torch test-torch-alone test-torch-others race lint fuzz
 $(TESTS): export GOGC ?= 400
 
 # A program under the race detector lets what it left running go on before it ends, for a second
 # unless told otherwise; the stories of cmd/evenkeel start some hundred.
 $(TESTS): export GORACE ?= atexit_sleep_ms=50
 
-.PHONY: help build demo test torch test-torch test-torch-alone test-torch-others test-python test-python-ars test-python-others gpu-binaries race lint fuzz bench evidence clean
+.PHONY: help build demo quick test torch test-torch test-torch-alone test-torch-others test-python test-python-ars test-python-others gpu-binaries race lint lint-scripts fuzz bench evidence clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ build: ## build bin/evenkeel
 
 demo: build ## calibrate this machine, fit, plan on its unequal device types, check, plot (under 4 minutes)
 	DEMO=$(DEMO) BUDGET=$(BUDGET) BIN=$(BIN) bash docs/demo.sh
+
+quick: lint ## for between two edits: lint, and go test -short without torch and Slurm
+	$(GO) test -vet=off -short -timeout $(TIMEOUT) -skip $(TORCH) ./...
 
 # What go test vets by itself, lint has vetted already.
 test: lint ## everything that CI runs
@@ -91,11 +94,26 @@ gpu-binaries: ## what docs/gpu.sh runs on a machine with a GPU and perhaps witho
 race: ## all tests under the race detector
 	$(GO) test -race $(UNRACED) -timeout $(TIMEOUT) ./...
 
-lint: ## formatting, vet, staticcheck
+lint: lint-scripts ## formatting, vet, staticcheck; of scripts what lint-scripts does
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
 	if [ -n "$$out" ]; then echo "gofumpt would change:"; echo "$$out"; exit 1; fi
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
+
+# Debian 12 has all three: mypy 1.0 (with torch 1.13), python3-pyflakes, shellcheck. What a Python with
+# torch or a machine lacks is said, and no reason to fail.
+lint-scripts: ## mypy, pyflakes and shellcheck, where they are there
+	@for tool in mypy pyflakes; do ran=; \
+	  for p in "$$EVENKEEL_PYTHON" python3 /usr/bin/python3; do \
+	    if [ -z "$$ran" ] && [ -n "$$p" ] && "$$p" -c "import torch, $$tool" 2>/dev/null; then \
+	      ran=yes; echo "$$p -m $$tool"; \
+	      case $$tool in mypy) (cd python && "$$p" -m mypy);; *) "$$p" -m pyflakes python;; esac || exit 1; \
+	    fi; \
+	  done; \
+	  [ -n "$$ran" ] || echo "SKIPPED: no Python with torch and $$tool was found"; \
+	done
+	@if command -v shellcheck >/dev/null; then echo shellcheck; shellcheck -x -P SCRIPTDIR -S warning .ci/run docs/*.sh docs/slurm/*.sh; \
+	else echo "SKIPPED: shellcheck was not found"; fi
 
 fuzz: ## try every property on new cases, then fuzz every reader for FUZZTIME each (default 10s)
 	@set -e; for d in $$(grep -rl --include='*_test.go' 'rapid\.Check' . | xargs -n1 dirname | sort -u); do \

@@ -51,6 +51,7 @@ study() {
 }
 export -f study
 # The largest first, so that no core waits for it at the end.
+# shellcheck disable=SC2011 # the names are of this script
 ls -S "$work"/*.rec.jsonl | xargs -P "${JOBS:-2}" -I{} bash -c 'study {}'
 
 cd "$(dirname "$0")/.."

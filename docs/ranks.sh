@@ -2,6 +2,7 @@
 # docs/pipeline_loop.sh, docs/tasks_loop.sh and docs/steps_loop.sh begin with. Sourced; LOOP is the folder, with
 # a config.json of the model in it, and BIN the binary. Sets fast, slow and cluster, and
 # profile, which profiled makes.
+# shellcheck shell=bash disable=SC2034
 
 # Limits in the environment would narrow the ranks that shall have none.
 unset OPENBLAS_CORETYPE ATEN_CPU_CAPABILITY MKL_ENABLE_INSTRUCTIONS ONEDNN_MAX_CPU_ISA

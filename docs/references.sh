@@ -56,7 +56,7 @@ for gpu in "$@"; do
 		tell "$gpu"
 		continue
 	fi
-	engine=trtllm library=nccl extra= said=$served trained=
+	engine=trtllm library=nccl extra='' said=$served trained=''
 	case $gpu in
 	a100_sxm) version=2.27.3 extra=vidur ;;
 	b200_sxm) version=2.27.3 ;;

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import importlib
 import importlib.util
 import json
 import math
@@ -239,9 +240,8 @@ def chosen(kernel: str) -> Iterator[None]:
     if kernel == "auto":
         yield
         return
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    with sdpa_kernel(getattr(SDPBackend, KERNELS[kernel])):
+    attention: Any = importlib.import_module("torch.nn.attention")  # of torch 2.3 and later
+    with attention.sdpa_kernel(getattr(attention.SDPBackend, KERNELS[kernel])):
         yield
 
 

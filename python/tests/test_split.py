@@ -65,16 +65,16 @@ class TestPairs(SixRanks):
         """Sequences that are computed together have the bits of two attentions, and what is posted has one order:
         in the directions in which the plan weaves rings they take turns, else one follows the other."""
         turns = set()
-        for seed, (document, own_last) in enumerate(
+        for seed, (sample, own_last) in enumerate(
             itertools.product((worked_example(), odd_example(), late_groups()), (False, True)), 1
         ):
             for forth, back in itertools.product((False, True), (False, True)):
                 seed += 1
-                job = {**document, "own_last": own_last, "two_batch_overlap": True, "weave_forward": forth,
+                job = {**sample, "own_last": own_last, "two_batch_overlap": True, "weave_forward": forth,
                        "weave_backward": back}
                 answers = self.answers(4, "in_turn", job, seed)
                 for backend in ("gloo", "nccl"):
-                    with self.subTest(groups=document["groups"], own_last=own_last, forth=forth, back=back, seed=seed):
+                    with self.subTest(groups=sample["groups"], own_last=own_last, forth=forth, back=back, seed=seed):
                         for rank, answer in enumerate(answers):
                             self.assertEqual(answer[backend]["same"], [True, True], f"rank {rank}")
                         orders = [a[backend]["events"] for a in answers if a[backend]["events"]]
@@ -107,11 +107,11 @@ class TestPairs(SixRanks):
         """Two layers for two sequences. What comes before B's attention is made while A's all-to-all in is on
         the wire, B's ring while A's out is, what follows A's attention while B's out is; backward the same
         with B before A. What is recomputed is so before the backward sends anything."""
-        for document, own_last in itertools.product((worked_example(), odd_example()), (False, True)):
+        for sample, own_last in itertools.product((worked_example(), odd_example()), (False, True)):
             forth, back = _layer(own_last)
             for recompute in (False, True):
-                with self.subTest(groups=document["groups"], own_last=own_last, recompute=recompute):
-                    job = {**document, "own_last": own_last, "two_batch_overlap": True}
+                with self.subTest(groups=sample["groups"], own_last=own_last, recompute=recompute):
+                    job = {**sample, "own_last": own_last, "two_batch_overlap": True}
                     answers = self.answers(4, "layered", job, recompute)
                     want = 2 * forth + [["backward"]] + 2 * ((forth if recompute else []) + back)
                     seats = Layout(evenkeel.load_plan(job))

@@ -170,7 +170,7 @@ def trains(
         for name, got, want in zip(worst, gots, wants):
             begun = model.begun[i] if name == "change" else torch.zeros_like(want)
             scale = float((want - begun).norm()) / math.sqrt(len(want))
-            mine, before = padded(want, span)[part], padded(begun, span)[part]
+            mine = padded(want, span)[part]
             worst[name] = larger(worst[name], float((got - mine).norm()) / math.sqrt(len(mine)) / scale)
         if not torch.equal(units.held(i), units.master(i).to(units.dtype)):
             worst["has"] = math.inf
