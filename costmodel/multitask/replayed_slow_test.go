@@ -272,7 +272,11 @@ func TestReplayedAgreesWithASlowSimulator(t *testing.T) {
 			t.Errorf("%d passes, want %d", len(starts), len(s.begin))
 		}
 	})
-	if waited[costmodel.StageWait] < 100 || waited[costmodel.GradWait] < 100 {
+	least := 100
+	if testing.Short() { // a fifth of the cases is drawn
+		least = 20
+	}
+	if waited[costmodel.StageWait] < least || waited[costmodel.GradWait] < least {
 		t.Errorf("%v", waited)
 	}
 }
