@@ -99,9 +99,10 @@ func TestAccuracyPage(t *testing.T) {
 	}
 }
 
-// TestREADMEStatesTheAccuracyPage: the errors in the README are the page's.
+// TestREADMEStatesTheAccuracyPage: the errors in docs/accuracy.md, which the README leads to, are
+// the page's.
 func TestREADMEStatesTheAccuracyPage(t *testing.T) {
-	readme, page := read(t, "../README.md"), map[string][]string{}
+	readme, page := read(t, "../docs/accuracy.md"), map[string][]string{}
 	for line := range strings.Lines(read(t, "evidence/accuracy/README.md")) {
 		if c := strings.Split(line, " | "); len(c) > 4 && strings.HasPrefix(c[2], "**") {
 			page[strings.TrimPrefix(c[0], "| ")] = c
@@ -127,7 +128,7 @@ func TestREADMEStatesTheAccuracyPage(t *testing.T) {
 		want := fmt.Sprintf("| %s | %.1f %% | %.1f %% |", name, mape(in+", interp", reached), mape(in+", longer", reached))
 		_, rest, ok := strings.Cut(readme, want)
 		if !ok {
-			t.Errorf("the README lacks %q", want)
+			t.Errorf("docs/accuracy.md lacks %q", want)
 			continue
 		}
 		var interp, longer float64
@@ -135,14 +136,14 @@ func TestREADMEStatesTheAccuracyPage(t *testing.T) {
 			t.Errorf("%s: the log-log table's errors: %v", name, err)
 		}
 		if a, b := mape(in+", interp", table), mape(in+", longer", table); math.Abs(interp-a) > 0.05 || math.Abs(longer-b) > 0.5 {
-			t.Errorf("%s: the README says %v and %v of a log-log table, the page %v and %v", name, interp, longer, a, b)
+			t.Errorf("%s: docs/accuracy.md says %v and %v of a log-log table, the page %v and %v", name, interp, longer, a, b)
 		}
 	}
 	words := strings.Join(strings.Fields(readme), " ")
 	want := fmt.Sprintf("%.1f %% where their neighbours were, %.1f %% where only powers of two were; groups of ranks that were never measured: %.1f %%",
 		mape("causal attention, some-heads", reached), mape("causal attention, heads", reached), mape("collectives of NCCL over NVLink, ranks", reached))
 	if !strings.Contains(words, want) {
-		t.Errorf("the README lacks %q", want)
+		t.Errorf("docs/accuracy.md lacks %q", want)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -129,17 +130,27 @@ func checked(t *testing.T, path string, p *costmodel.Profile, d *fit.Data, point
 	}
 }
 
-// quoted checks that what the README shows between ```accuracy fences stands in
-// the table.
+// quoted checks that what docs/accuracy.md shows between ```accuracy fences stands in
+// the table, and that the README, which leads to it, has the medians of the families.
 func quoted(t *testing.T, table string) {
-	_, block, ok := strings.Cut(read(t, "../README.md"), "```accuracy\n")
+	_, block, ok := strings.Cut(read(t, "../docs/accuracy.md"), "```accuracy\n")
 	block, _, ended := strings.Cut(block, "```")
 	if !ok || !ended {
-		t.Fatal("the README has no accuracy block")
+		t.Fatal("docs/accuracy.md has no accuracy block")
 	}
 	for line := range strings.Lines(block) {
 		if !strings.Contains(table, line) {
-			t.Errorf("the README states what the evidence does not: %s", line)
+			t.Errorf("docs/accuracy.md states what the evidence does not: %s", line)
+		}
+	}
+	words := strings.Join(strings.Fields(read(t, "../README.md")), " ")
+	medians := regexp.MustCompile(`(?m)^(attention|gemm|bandwidth|collective) +(?:all|2 cpu:1 over) +\d+ +([0-9.]+ %)`).FindAllStringSubmatch(block, -1)
+	if len(medians) != 4 {
+		t.Fatalf("docs/accuracy.md has the medians of %d families", len(medians))
+	}
+	for i, name := range []string{"(attention)", "(GEMM)", "(bandwidth ops)", "(collectives)"} {
+		if want := medians[i][2] + " " + name; !strings.Contains(words, want) {
+			t.Errorf("the README does not say %q", want)
 		}
 	}
 }

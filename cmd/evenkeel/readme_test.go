@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -51,7 +52,7 @@ func TestREADMECommandsRun(t *testing.T) {
 
 // A rank has None where it has no work in a micro-batch, and a loop over its parts leaves that out.
 func TestREADMELoopsPassOverMicroBatchesWithoutWork(t *testing.T) {
-	for _, path := range []string{"../../README.md", "../../python/README.md"} {
+	for _, path := range []string{"../../docs/batches.md", "../../python/README.md"} {
 		readme, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -68,6 +69,69 @@ func TestREADMELoopsPassOverMicroBatchesWithoutWork(t *testing.T) {
 		}
 		if loops == 0 {
 			t.Errorf("%s: no loop over the parts of a rank was found", path)
+		}
+	}
+}
+
+// pages are the README and the pages that it leads to.
+func pages(t *testing.T) []string {
+	t.Helper()
+	docs, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(docs) < 8 {
+		t.Fatalf("%d pages, %v", len(docs), err)
+	}
+	return append(docs, "../../README.md", "../../python/README.md")
+}
+
+// Every verb and flag in the commands that the README and its pages show exists.
+func TestREADMECommandsUseFlagsThatExist(t *testing.T) {
+	call := regexp.MustCompile(`(?m)^(?:\$ |srun -N4 )?evenkeel ([a-z]+)([^\n|#]*)`)
+	flag := regexp.MustCompile(`(?:^| )--([a-z][a-z-]*)`)
+	calls := 0
+	for _, page := range pages(t) {
+		data, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range strings.Split(string(data), "```") {
+			if i%2 == 0 { // between blocks
+				continue
+			}
+			for _, m := range call.FindAllStringSubmatch(strings.ReplaceAll(block, "\\\n", " "), -1) {
+				c, _, err := (&app{}).root().Find([]string{m[1]})
+				if err != nil || c.Name() != m[1] {
+					t.Errorf("%s: no verb %q", page, m[1])
+					continue
+				}
+				calls++
+				for _, f := range flag.FindAllStringSubmatch(m[2], -1) {
+					if c.Flag(f[1]) == nil {
+						t.Errorf("%s: evenkeel %s has no --%s", page, m[1], f[1])
+					}
+				}
+			}
+		}
+	}
+	if calls < 40 {
+		t.Errorf("%d calls were found: the pattern misses most", calls)
+	}
+}
+
+// What the README and its pages link to in this repository is there.
+func TestREADMELinksToWhatIsThere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)
+	for _, page := range append(pages(t), "../../CONTRIBUTING.md", "../../results/evidence/README.md") {
+		data, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(data), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
 		}
 	}
 }
