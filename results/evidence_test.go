@@ -20,7 +20,7 @@ import (
 )
 
 // The committed profiles and accuracy tables follow from the committed
-// recordings, to the byte; and the README quotes the first.
+// recordings, to the byte; and docs/accuracy.md quotes the first.
 func TestEvidenceDerivesAgain(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skipf("on %s multiply-adds are fused, so the last digits differ", runtime.GOARCH)

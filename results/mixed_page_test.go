@@ -486,7 +486,7 @@ with today's layouts in the last column.
 
 const mixedIntroduction = `# Unequal GPUs: evenkeel beside hexiseq and today's layouts
 
-Everything here is SIMULATED: no cluster of this kind was measured. All strategies
+Everything here is PREDICTED: no cluster of this kind was measured. All strategies
 are judged by the same simulator (package costmodel) on the same laws: H100 and A100
 from the reference profiles (fitted to others' measurements of single kernels and
 collectives), A800 and L40S carried over from them by the ratios of their datasheets,

@@ -13,7 +13,7 @@ import (
 
 const pipelinePageHead = `# Pipelines: evenkeel beside InfiniPipe and what people run today
 
-Everything here is SIMULATED: nothing of this kind was run. All strategies are judged by the
+Everything here is PREDICTED: nothing of this kind was run. All strategies are judged by the
 same simulator (package costmodel/pipeline): stages of devices have consecutive layers, and
 unequal sequences go through them in chunks, slices of long ones and packs of short ones.
 

@@ -16,7 +16,7 @@ import (
 
 const taskPageHead = `# Several tasks side by side: evenkeel beside Spindle and what people run today
 
-Everything here is SIMULATED: nothing of this kind was run. All strategies are judged by the
+Everything here is PREDICTED: nothing of this kind was run. All strategies are judged by the
 same simulator (package costmodel/multitask): a module is so many identical layers, a run is
 some of them on one set of devices, each with whole samples of the batch.
 
