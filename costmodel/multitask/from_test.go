@@ -108,7 +108,7 @@ func TestMemoryOfLawsByHand(t *testing.T) {
 	}{{costmodel.RecomputeNone, token, 0}, {costmodel.RecomputeFull, 2 * 1024, token}} {
 		c, q, job := onGPUs(t, "1x3 h100_sxm", Options{Recompute: x.recompute}, clip(2, 12))
 		p := &Plan{Runs: []Run{{Layers: 2, Ranks: []int{0, 2}, Samples: []int{7, 5}}}}
-		room := q.DeviceMemory(job, c.Pools[0].Device).Capacity
+		room := units.BytesOf(costmodel.Usable * float64(q.DeviceMemory(job, c.Pools[0].Device).Capacity))
 		want := []Memory{
 			{States: 2 * (4*params + 12*params/2), Activations: 7 * 257 * (2*x.token + x.again), Capacity: room},
 			{Capacity: room},

@@ -15,7 +15,7 @@ type Memory struct {
 	// Activations are what all its runs keep for their backward passes and, under full
 	// recomputation, what the largest layer does once it is computed again.
 	Activations units.Bytes `json:"activations_bytes"`
-	// Capacity is what plans may use; 0 where nobody measured it.
+	// Capacity is what plans may fill; 0 where nobody knows it.
 	Capacity units.Bytes `json:"capacity_bytes"`
 }
 
@@ -27,7 +27,7 @@ func (m Memory) Peak() units.Bytes { return m.States.Plus(m.Activations) }
 func (c *Costs) Memory(p *Plan) []Memory {
 	out := make([]Memory, c.Devices())
 	for r := range out {
-		out[r].Capacity = c.from.capacity(c.pool[r])
+		out[r].Capacity = c.Room(c.pool[r])
 	}
 	again := make([]units.Bytes, len(out)) // by rank: of the largest layer that is computed again
 	for i := range p.Runs {
@@ -67,12 +67,12 @@ type NoRoomError struct {
 // Error names the rank, what it would hold and what there is room for.
 func (e *NoRoomError) Error() string {
 	return fmt.Sprintf("rank %d (%s) would hold %v, %v of it states and %v activations, and plans may fill %v of it",
-		e.Rank, e.Device, e.Memory.Peak(), e.Memory.States, e.Memory.Activations, units.BytesOf(costmodel.Usable*float64(e.Memory.Capacity)))
+		e.Rank, e.Device, e.Memory.Peak(), e.Memory.States, e.Memory.Activations, e.Memory.Capacity)
 }
 
 // Over is by what factor the rank holds more than it may.
 func (e *NoRoomError) Over() float64 {
-	return float64(e.Memory.Peak()) / (costmodel.Usable * float64(e.Memory.Capacity))
+	return float64(e.Memory.Peak()) / float64(e.Memory.Capacity)
 }
 
 // Fits says whether every rank has the memory that a plan needs; if not, the error is the
@@ -80,7 +80,7 @@ func (e *NoRoomError) Over() float64 {
 func (c *Costs) Fits(p *Plan) error {
 	var worst *NoRoomError
 	for r, m := range c.Memory(p) {
-		if m.Capacity == 0 || float64(m.Peak()) <= costmodel.Usable*float64(m.Capacity) {
+		if m.Capacity == 0 || m.Peak() <= m.Capacity {
 			continue
 		}
 		if e := (&NoRoomError{r, c.Pools[c.pool[r]].Device, m}); worst == nil || e.Over() > worst.Over() {

@@ -84,6 +84,9 @@ func (d *Document) Validate() error {
 		if m.States < 0 || m.Activations < 0 || m.Capacity < 0 {
 			return fmt.Errorf("memory[%d]: want bytes of 0 or more", r)
 		}
+		if m.Capacity > 0 && m.Peak() > m.Capacity {
+			return fmt.Errorf("memory[%d]: %v: want at most what plans may fill, %v", r, m.Peak(), m.Capacity)
+		}
 	}
 	t := recommend.Table{Strategy: d.Strategy, Time: d.Time, Bound: d.Bound, Taken: d.Taken}
 	for i := range d.Compared {
