@@ -19,7 +19,7 @@ import (
 // prices are sought. Of equal devices it is the bound A of a level in the reference to
 // Spindle, without the levels.
 func Bound(p *Problem) units.Seconds {
-	_, _, bound := p.bounded()
+	_, _, bound := p.canon().bounded()
 	return units.Seconds(bound)
 }
 

@@ -210,8 +210,46 @@ func TestFasterDevicesHaveMoreSamples(t *testing.T) {
 	}
 }
 
-// More effort never makes a plan slower by more than luck, and a search that is stopped at
-// once still has a plan.
+// More effort never makes a plan slower, and does make some faster.
+func TestMoreEffortIsNeverSlower(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 7))
+	faster := 0
+	for range 6 {
+		tasks, n := drawn(r, 10), 4+r.IntN(24)
+		last := forever
+		for _, effort := range []float64{0, 1, 1.9, 2, 4} {
+			p := published(t, tasks, n)
+			p.Effort = effort
+			now := planOf(t, Evenkeel{}, p).Time
+			if now > last {
+				t.Errorf("%d modules on %d devices: %v at an effort of %v, with less %v", len(tasks.Modules), n, now, effort, last)
+			}
+			if effort > 1 && now < last {
+				faster++
+			}
+			last = now
+		}
+	}
+	if faster == 0 {
+		t.Error("no plan is faster for more effort")
+	}
+}
+
+// What others plan is a draft to begin with: on one type of devices it takes as long.
+func TestOthersPlansAreDrafts(t *testing.T) {
+	p := published(t, anchors(), 16)
+	x := newSearch(t.Context(), p)
+	plan := planOf(t, Sequential{}, p)
+	d := x.draftOf(plan)
+	if got := x.s.run(&d); got > plan.Time*(1+1e-9) {
+		t.Errorf("the draft takes %v, the plan %v", got, plan.Time)
+	}
+	if all, scores := x.sorted(plan); len(all) != len(x.begins())+1 || !slices.IsSorted(scores) {
+		t.Errorf("%d drafts, scores %v", len(all), scores)
+	}
+}
+
+// A search that is stopped at once still has a plan.
 func TestAStoppedSearchHasAPlan(t *testing.T) {
 	p := published(t, anchors(), 16)
 	stopped, cancel := context.WithCancel(t.Context())

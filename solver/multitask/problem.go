@@ -15,13 +15,15 @@ var forever = units.Seconds(math.Inf(1))
 // Problem is what is to be planned.
 type Problem struct {
 	*multitask.Costs
-	// Effort is how many times as long as usual to search; 0 is 1.
+	// Effort is how many times as long as usual to search, in whole numbers; 0 is 1. More of
+	// it adds to what less finds, and never makes a plan slower.
 	Effort float64
 
 	widths [][]width // equalWidths of every module on all devices
 	bound  *bounder  // with the prices at which it is highest
 	prices []float64
 	least  float64
+	sorted *canonical
 }
 
 // equal are the widths of every module on all devices.

@@ -70,7 +70,7 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 
 // none is the error of attempts that all failed.
 func none(p *Problem, attempts []recommend.Attempt) error {
-	if err := cmp.Or(p.Missing(), recommend.NoRoom(attempts)); err != nil {
+	if err := cmp.Or(p.Missing(), p.canon().Missing(), recommend.NoRoom(attempts)); err != nil {
 		return err
 	}
 	return fmt.Errorf("strategy %s: %w", attempts[0].Strategy, attempts[0].Err)
