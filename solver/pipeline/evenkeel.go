@@ -3,6 +3,7 @@ package pipeline
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"sort"
@@ -17,7 +18,8 @@ import (
 // it. It begins with several numbers of slices on the sets of stages that promise most, and
 // improves the best of these by changing the order of sequences, layers, what is computed
 // again, and which sequences are packed together (simulated annealing). It is never slower
-// than any other strategy, for their plans are its own where nothing is better.
+// than any other strategy, for their plans are its own where nothing is better. A deadline that
+// comes before there is any plan gets a single one, of whole sequences.
 type Evenkeel struct{}
 
 // Name implements Strategy.
@@ -30,7 +32,13 @@ func (Evenkeel) Claims() Claims {
 
 // Solve implements Strategy.
 func (Evenkeel) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
-	return p.best(ctx, Published())
+	plan, err := p.best(ctx, Published())
+	if plan == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if first, none := p.soon(); none == nil {
+			return first, nil
+		}
+	}
+	return plan, err
 }
 
 // Online is our plan for who waits for it: like Evenkeel's, but for what infinipipe's

@@ -149,22 +149,29 @@ func (p *Problem) even(ctx context.Context, shapes [][]pipeline.Stage, chunked f
 }
 
 // soon is a plan that takes next to no time to make: whole sequences, packed, on the first of
-// the stages that there may be.
+// the stages that there may be that have room.
 func (p *Problem) soon() (*pipeline.Plan, error) {
 	shapes, err := p.shapes()
 	if err != nil {
 		return nil, err
 	}
-	tokens, all := units.Tokens(0), units.Tokens(0)
+	longest, all := units.Tokens(0), units.Tokens(0)
 	for _, n := range p.Lengths {
-		tokens, all = max(tokens, n), all+n
+		longest, all = max(longest, n), all+n
 	}
 	const most = 64 // chunks, or thereabouts
-	plan := planOf(shapes[0], []*flight{newFlight(p.packed(max(tokens, all/most)))}, nil)
-	if err := cmp.Or(p.Run(plan), p.alike(plan)); err != nil {
-		return nil, err
+	var best chosen
+	for _, tokens := range []units.Tokens{max(longest, all/most), longest} {
+		chunks := []*flight{newFlight(p.packed(tokens))}
+		for _, stages := range shapes {
+			plan := planOf(stages, chunks, nil)
+			err := cmp.Or(p.Run(plan), p.alike(plan))
+			if best.take(p, plan, err); best.plan != nil {
+				return plan, nil
+			}
+		}
 	}
-	return plan, p.Run(plan)
+	return nil, best.why
 }
 
 // alike has as few layers of all chunks computed again as there is room for.
