@@ -53,25 +53,50 @@ func Online(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
 }
 
 // best is the best plan of our search and of others' strategies, and what a search from there
-// finds.
+// finds; of all turns the best.
 func (p *Problem) best(ctx context.Context, others []Strategy) (*pipeline.Plan, error) {
-	var best chosen
+	var theirs chosen
 	for _, s := range others {
 		plan, err := p.of(ctx, s)
-		best.take(p, plan, err)
+		theirs.take(p, plan, err)
 	}
-	own := p.search(ctx)
-	best.take(p, own.plan, own.err)
-	if best.plan != nil && best.plan != own.plan {
-		plan, err := p.improved(ctx, p.draftOf(best.plan))
-		best.take(p, plan, err)
+	all, own := theirs, p.search(ctx)
+	for i, u := range p.turns() {
+		best := theirs
+		best.take(p, own[i].plan, own[i].err)
+		if best.plan != nil && best.plan != own[i].plan {
+			plan, err := p.improved(ctx, p.draftOf(best.plan), u)
+			best.take(p, plan, err)
+		}
+		if best.plan != nil {
+			plan := best.plan.Clone()
+			p.relax(plan)
+			best.take(p, plan, p.Run(plan))
+		}
+		all.take(p, best.plan, nil)
+		all.why = nearer(all.why, best.why)
 	}
-	if best.plan != nil {
-		plan := best.plan.Clone()
-		p.relax(plan)
-		best.take(p, plan, p.Run(plan))
+	return all.result(ctx)
+}
+
+// turn is a search of so many times the usual effort; those of as much differ in the seed.
+type turn struct {
+	effort float64
+	seed   uint64
+}
+
+// turns are the searches of all the effort that there is: one of the usual effort, and then as long
+// as all before. More effort has the turns of less, so that its plan is no slower: for twice as
+// much that is exact; a single longer search was slower in 4 of 12 cases, by up to 0.9 %.
+func (p *Problem) turns() []turn {
+	left, done := cmp.Or(p.Effort, 1), 0.0
+	var all []turn
+	for left > 0 {
+		u := turn{min(left, max(1, done)), uint64(len(all))}
+		all = append(all, u)
+		left, done = left-u.effort, done+u.effort
 	}
-	return best.result(ctx)
+	return all
 }
 
 // relax has less computed again where there is room, in the plan's order.
@@ -95,8 +120,8 @@ func (p *Problem) relax(plan *pipeline.Plan) {
 }
 
 // improved is the plan of a draft after a search; nil where there is no room.
-func (p *Problem) improved(ctx context.Context, d *draft) (*pipeline.Plan, error) {
-	plan := newDispatcher(p).plan(improve(ctx, p, d, 1))
+func (p *Problem) improved(ctx context.Context, d *draft, u turn) (*pipeline.Plan, error) {
+	plan := newDispatcher(p).plan(improve(ctx, p, d, u, 1))
 	if plan == nil {
 		return nil, nil
 	}
@@ -130,27 +155,32 @@ func (p *Problem) draftOf(plan *pipeline.Plan) *draft {
 	return d
 }
 
-// search is the best plan of our own, which is looked for once.
-func (p *Problem) search(ctx context.Context) outcome {
+// search is the best plan of our own by turn, which are looked for once.
+func (p *Problem) search(ctx context.Context) []outcome {
 	if p.own != nil {
-		return *p.own
+		return p.own
 	}
-	var best chosen
-	for _, d := range p.begin(ctx) {
-		plan, err := p.improved(ctx, d)
-		best.take(p, plan, err)
+	for _, u := range p.turns() {
+		var best chosen
+		for _, d := range p.begin(ctx, u) {
+			plan, err := p.improved(ctx, d, u)
+			best.take(p, plan, err)
+		}
+		p.own = append(p.own, outcome{best.plan, best.why})
 	}
-	p.own = &outcome{best.plan, best.why}
-	return *p.own
+	return p.own
 }
 
 // mostPriced is how many drafts are simulated, mostTried how many of these are improved for a
-// while, by a search of the share triedFor, and mostBegun how many of these to the end.
+// while, by a search of the share triedFor, and mostBegun how many of these to the end; mostOthers
+// and mostMore are how many more on other stages are: see others.
 const (
 	mostPriced = 48
 	mostTried  = 8
+	mostOthers = 4
 	triedFor   = 0.1
 	mostBegun  = 4
+	mostMore   = 2
 )
 
 // lead is a set of stages with chunks, and how long that takes, or may.
@@ -161,10 +191,49 @@ type lead struct {
 	time      float64
 }
 
-// begin are the most promising drafts, the best first.
-func (p *Problem) begin(ctx context.Context) []*draft {
+// begin are the most promising drafts, the best first: those on stages of one size a type, and
+// besides these the best on others where they are as good. Were all ranked together, those of
+// one kind would leave no place for the other's by what is no more than the luck of a short
+// search: plans of 4 in 9 problems of the evidence were slower, by 0.1 to 1.9 %.
+func (p *Problem) begin(ctx context.Context, u turn) []*draft {
+	x := newDispatcher(p)
+	even := p.unequalShapes(false)
+	first := slices.Clone(fastest(p.priceAll(ctx, x, p.leads(ctx, even)), mostTried))
+	more := p.others(ctx, x, first, even)
+	try := func(leads []lead) {
+		for i := range leads {
+			if l := &leads[i]; l.time < float64(forever) {
+				l.of = improve(ctx, p, l.of, u, triedFor)
+				x.settle(l.of)
+				l.time = x.run(l.of, false)
+			}
+		}
+	}
+	try(first)
+	try(more)
+	first = fastest(first, mostBegun)
+	worst := math.Inf(1)
+	if len(first) == mostBegun {
+		worst = first[mostBegun-1].time
+	}
+	for _, l := range fastest(more, mostMore) {
+		if l.time < worst {
+			first = append(first, l)
+		}
+	}
+	var out []*draft
+	for _, l := range fastest(first, len(first)) {
+		if l.time < float64(forever) {
+			out = append(out, l.of)
+		}
+	}
+	return out
+}
+
+// leads are sets of stages with chunks of all kinds, and how long these promise to take.
+func (p *Problem) leads(ctx context.Context, shapes [][]pipeline.Stage) []lead {
 	var leads []lead
-	for _, stages := range p.unequalShapes() {
+	for _, stages := range shapes {
 		formulas := make([]formula, len(stages))
 		for s := range stages {
 			formulas[s] = p.fitted(stages[s].Ranks)
@@ -181,30 +250,60 @@ func (p *Problem) begin(ctx context.Context) []*draft {
 			}
 		}
 	}
+	return leads
+}
+
+// priceAll simulates the most promising leads, the fastest first.
+func (p *Problem) priceAll(ctx context.Context, x *dispatcher, leads []lead) []lead {
 	leads = fastest(leads, mostPriced)
-	x := newDispatcher(p)
 	for i := range leads {
-		l := &leads[i]
-		l.time = math.Inf(1)
-		if ctx.Err() != nil {
+		leads[i].time = math.Inf(1)
+		if ctx.Err() == nil {
+			p.price(x, &leads[i])
+		}
+	}
+	return fastest(leads, mostPriced)
+}
+
+// price makes a lead's draft, and simulates it.
+func (p *Problem) price(x *dispatcher, l *lead) {
+	if l.of = p.drafted(x, l.stages, l.sequences); l.of != nil {
+		l.time = x.run(l.of, false)
+	}
+}
+
+// thin leaves out a lead's slowest stage, and the next, as long as that makes it faster: a stage
+// more does not always spare the others a layer, and has to be filled and drained.
+func (p *Problem) thin(ctx context.Context, x *dispatcher, l lead) lead {
+	for p.Stages == 0 && p.Fixed == nil && len(l.stages) > 1 && ctx.Err() == nil {
+		fewer := lead{stages: p.quickest(l.stages, len(l.stages)-1), sequences: l.sequences, time: math.Inf(1)}
+		if p.price(x, &fewer); fewer.time >= l.time {
 			break
 		}
-		if l.of = p.drafted(x, l.stages, l.sequences); l.of != nil {
-			l.time = x.run(l.of, false)
+		l = fewer
+	}
+	return l
+}
+
+// others are the first thinned, where that makes them faster, and the fastest leads on stages that
+// are not even, one of each kind: chunks of several kinds on the same stages are often as fast.
+func (p *Problem) others(ctx context.Context, x *dispatcher, first []lead, even [][]pipeline.Stage) []lead {
+	var out []lead
+	seen := map[string]bool{}
+	for _, stages := range even {
+		seen[keyOf(stages)] = true
+	}
+	shapes := slices.DeleteFunc(p.unequalShapes(true), func(x []pipeline.Stage) bool { return seen[keyOf(x)] })
+	for _, l := range first {
+		if thin := p.thin(ctx, x, l); len(thin.stages) < len(l.stages) {
+			out = append(out, thin)
 		}
 	}
-	leads = fastest(leads, mostTried)
-	for i := range leads {
-		if l := &leads[i]; l.time < float64(forever) {
-			l.of = improve(ctx, p, l.of, triedFor)
-			x.settle(l.of)
-			l.time = x.run(l.of, false)
-		}
-	}
-	var out []*draft
-	for _, l := range fastest(leads, mostBegun) {
-		if l.time < float64(forever) {
-			out = append(out, l.of)
+	out = slices.Clone(fastest(out, 1))
+	for _, l := range p.priceAll(ctx, x, p.leads(ctx, shapes)) {
+		if key := keyOf(l.stages); len(out) < mostOthers && !seen[key] && l.of != nil {
+			seen[key] = true
+			out = append(out, p.thin(ctx, x, l))
 		}
 	}
 	return out

@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -26,14 +25,13 @@ const passes = 1.2e7
 // at the end.
 const hot, cold = 0.002, 0.00002
 
-// improve changes a draft step by step, for a share of the usual effort, and returns the best.
-func improve(ctx context.Context, p *Problem, d *draft, share float64) *draft {
-	y := &annealing{p: p, x: newDispatcher(p), rand: rand.New(rand.NewPCG(3, 5)), d: d}
+// improve changes a draft step by step, for a share of a turn's effort, and returns the best.
+func improve(ctx context.Context, p *Problem, d *draft, u turn, share float64) *draft {
+	y := &annealing{p: p, x: newDispatcher(p), rand: rand.New(rand.NewPCG(3, 5+u.seed)), d: d}
 	y.x.settle(d)
 	y.time = y.x.run(d, false)
 	best, least := d, y.time
-	effort := share * cmp.Or(p.Effort, 1)
-	rounds := int(effort * min(20000, max(1000, passes/float64(2*len(d.items)*len(d.stages)))))
+	rounds := int(share * u.effort * min(20000, max(1000, passes/float64(2*len(d.items)*len(d.stages)))))
 	for i := range rounds {
 		if i%16 == 0 && ctx.Err() != nil {
 			break

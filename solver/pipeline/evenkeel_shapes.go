@@ -7,76 +7,34 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 )
 
-// cuts are the ways to cut a type's devices into stages of as many each: within every node, or
-// of as many whole nodes of one size. What is left over is left out.
-func (p *Problem) cuts(t pipeline.Type) [][]pipeline.Stage {
-	var all [][]pipeline.Stage
-	add := func(stages []pipeline.Stage) {
-		if len(stages) > 0 && len(stages) <= min(p.Layers, mostStages) && p.Fits(stages[0].Ranks) == nil {
-			all = append(all, stages)
-		}
-	}
-	size := 0
-	for _, n := range t.Nodes {
-		size = max(size, len(n))
-	}
-	for d := 1; d <= size; d++ {
-		var stages []pipeline.Stage
-		for _, n := range t.Nodes {
-			for ; len(n) >= d; n = n[d:] {
-				stages = append(stages, pipeline.Stage{Ranks: n[:d:d]})
-			}
-		}
-		add(stages)
-	}
-	whole := slices.DeleteFunc(slices.Clone(t.Nodes), func(n []int) bool { return len(n) < size })
-	for k := 2; k <= len(whole); k++ {
-		var stages []pipeline.Stage
-		for nodes := whole; len(nodes) >= k; nodes = nodes[k:] {
-			ranks := slices.Concat(nodes[:k]...)
-			slices.Sort(ranks)
-			stages = append(stages, pipeline.Stage{Ranks: ranks})
-		}
-		add(stages)
-	}
-	return all
-}
-
 // mostShapes bounds how many sets of stages are looked at.
 const mostShapes = 400
 
 // unequalShapes are sets of stages, each of devices of one type, without layers yet: every
-// type cut in every way, or left out, the types one behind the other in either direction; of
-// very many those with most speed. Where stages are fixed it is these alone.
-func (p *Problem) unequalShapes() [][]pipeline.Stage {
+// type cut in every way, or left out, the types one behind the other in either direction; of very many
+// those with most speed. Where mixed, a type's stages may be of several sizes, and of more
+// stages than layers the slowest are left out. Where stages are fixed it is these alone.
+func (p *Problem) unequalShapes(mixed bool) [][]pipeline.Stage {
 	if p.Fixed != nil {
 		return [][]pipeline.Stage{p.Fixed}
 	}
 	shapes := [][]pipeline.Stage{nil}
 	types := p.Types()
 	for _, t := range types {
-		var more [][]pipeline.Stage
-		ways := p.cuts(t)
+		more, ways := newShapes(p, mixed), p.cuts(t, mixed)
 		for _, x := range shapes {
 			if len(types) > 1 {
-				more = append(more, x)
+				more.add(x)
 			}
 			for _, cut := range ways {
-				if all := slices.Concat(x, cut); len(all) <= min(p.Layers, mostStages) {
-					more = append(more, all)
-				}
+				more.add(slices.Concat(x, cut))
 			}
 		}
-		shapes = p.speediest(more, mostShapes)
+		shapes = p.speediest(more.list, mostShapes)
 	}
+	shapes = slices.DeleteFunc(shapes, func(x []pipeline.Stage) bool { return len(x) == 0 || p.Stages > 0 && len(x) != p.Stages })
 	var out [][]pipeline.Stage
 	for _, x := range p.speediest(shapes, mostShapes/2) {
-		if p.Stages > 0 && len(x) > p.Stages {
-			x = x[:p.Stages]
-		}
-		if len(x) == 0 || p.Stages > 0 && len(x) != p.Stages {
-			continue
-		}
 		out = append(out, x)
 		if back := p.reversed(x); back[0].Ranks[0] != x[0].Ranks[0] {
 			out = append(out, back)
@@ -96,17 +54,50 @@ func (p *Problem) speediest(shapes [][]pipeline.Stage, most int) [][]pipeline.St
 	for i, x := range shapes {
 		order[i] = i
 		for _, s := range x {
-			f, t := p.fitted(s.Ranks), 0.0
-			for _, n := range p.Lengths {
-				t += f.of(0, n)
-			}
-			speeds[i] += 1 / t
+			speeds[i] += p.speed(s)
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(speeds[b], speeds[a]) })
 	out := make([][]pipeline.Stage, most)
 	for i := range out {
 		out[i] = shapes[order[i]]
+	}
+	return out
+}
+
+// speed is about how many layers a second a stage computes of the batch.
+func (p *Problem) speed(s pipeline.Stage) float64 {
+	like := p.Like(s.Ranks)
+	v, ok := p.speeds[like]
+	if !ok {
+		f, t := p.fitted(s.Ranks), 0.0
+		for _, n := range p.Lengths {
+			t += f.of(0, n)
+		}
+		if p.speeds == nil {
+			p.speeds = map[int]float64{}
+		}
+		v = 1 / t
+		p.speeds[like] = v
+	}
+	return v
+}
+
+// quickest are so many of the stages in their order, without the slowest, of several the last.
+func (p *Problem) quickest(stages []pipeline.Stage, most int) []pipeline.Stage {
+	if len(stages) <= most {
+		return stages
+	}
+	order := make([]int, len(stages))
+	for s := range order {
+		order[s] = s
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(p.speed(stages[b]), p.speed(stages[a])) })
+	order = order[:most]
+	slices.Sort(order)
+	out := make([]pipeline.Stage, most)
+	for i, s := range order {
+		out[i] = stages[s]
 	}
 	return out
 }

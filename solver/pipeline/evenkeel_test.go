@@ -122,7 +122,7 @@ func TestUnequalStagesForUnequalGPUs(t *testing.T) {
 func TestUnequalShapes(t *testing.T) {
 	p := lawful(t, eightLayers(), "2x4 h100_sxm + 1x3 a100_sxm", costmodel.Zero3, []units.Tokens{4096, 512})
 	sizes := map[string]bool{}
-	for _, x := range p.unequalShapes() {
+	for _, x := range p.unequalShapes(true) {
 		name := ""
 		for _, s := range x {
 			if p.Fits(s.Ranks) != nil || slices.ContainsFunc(s.Ranks, func(r int) bool { return p.Device(r) != p.Device(s.Ranks[0]) }) {
@@ -141,7 +141,7 @@ func TestUnequalShapes(t *testing.T) {
 		}
 	}
 	p.Stages = 3
-	for _, x := range p.unequalShapes() {
+	for _, x := range p.unequalShapes(true) {
 		if len(x) != 3 {
 			t.Errorf("%d stages", len(x))
 		}
@@ -219,7 +219,7 @@ func TestChangesKeepADraftWhole(t *testing.T) {
 			p = batchOf(t, m, lengths...)
 			p.Stages = stages
 		}
-		drafts := p.begin(t.Context())
+		drafts := p.begin(t.Context(), turn{effort: 1})
 		if len(drafts) == 0 {
 			t.Fatal("nothing to begin with")
 		}
@@ -275,7 +275,7 @@ func TestDraftOfAPlan(t *testing.T) {
 	x := newDispatcher(p)
 	x.settle(d)
 	before := x.run(d, false)
-	better, err := p.improved(t.Context(), d)
+	better, err := p.improved(t.Context(), d, turn{effort: 1})
 	if err != nil || better == nil || float64(better.Time) > before*(1+1e-9) {
 		t.Errorf("%v (%v) after %v", better, err, before)
 	}

@@ -28,8 +28,9 @@ type Problem struct {
 	Effort float64
 
 	solved map[string]outcome // by strategy
-	own    *outcome           // of our own search
+	own    []outcome          // of our own search, by turn
 	fits   map[int]formula    // by what ranks are like
+	speeds map[int]float64    // likewise, layers a second
 }
 
 // outcome is what a strategy came to.
