@@ -118,7 +118,7 @@ and no trace is written.`,
 	f.StringVar(&o.kernel, "kernel", "auto", "attention kernel: auto, math, sdpa_flash, sdpa_cudnn, sdpa_efficient, fa2, or sdpa_cpu on processors")
 	f.StringSliceVar(&o.docs, "docs", nil, "tokens of the documents packed into the sequence, such as 3k,1k,4k (default: one document)")
 	f.StringVar(&o.sampledAbove, "sampled-above", "8k", "longest sequence that is compared with one device whole; longer ones are sampled")
-	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a rank may stand still before all are stopped")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a rank may stand still before all are stopped; while ranks start and meet two minutes longer")
 	f.BoolVar(&o.oversubscribe, "oversubscribe", false, "allow ranks with more threads than the host has cores; times then mean nothing")
 	f.StringVar(&o.python, "python", "", "Python interpreter with torch (default: EVENKEEL_PYTHON, python3 on PATH, /usr/bin/python3)")
 	return c

@@ -28,6 +28,8 @@ Info = dict[str, Any]
 POLL_S = 0.02  # between questions to the store
 MEET_S = 120.0  # beyond the timeout that ranks may come later than each other: importing torch takes its time
 PATIENCE = 10  # with rank 0's comparison with one device, in timeouts
+_KNOCK_S, _KNOCK_AGAIN_S = 5.0, 0.1  # that an answer at the store's port is waited for, and between tries
+_ANOTHER = "MASTER_PORT, or EVENKEEL_MASTER=host:port, of all ranks"
 _LEAVE_S = 5.0  # that the keeper of the store stays for the others after a refusal
 
 # What is compared, in words, and the way out.
@@ -101,11 +103,15 @@ class Meeting:
         self.world, self._timeout_s, self._meet_s = world, timeout_s, timeout_s + MEET_S
         # torchrun keeps a store on the port that it names; else rank 0 does.
         keeper = world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        if not keeper:
+            _await_store(world, self._meet_s)
         try:
             store = dist.TCPStore(world.host, world.port, is_master=keeper, wait_for_workers=False,
                                   timeout=timedelta(seconds=self._meet_s))
         except (RuntimeError, ValueError, OSError) as error:
             said = f"rank {world.rank}: no store at {world.host}:{world.port}: {_first_line(error)}"
+            if keeper:
+                said += f"; if another program has the port, set another: {_ANOTHER}"
             raise Fault("peer", said) from error
         again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self.store: Any = dist.PrefixStore(f"evenkeel/{again}", store)
@@ -268,6 +274,22 @@ def differences(infos: Sequence[Info]) -> str:
         if odd:
             said.append(", ".join(odd) + f", rank 0 has {first}: {way_out}")
     return "; ".join(said)
+
+
+def _await_store(world: World, timeout_s: float) -> None:
+    """Returns when something listens at the store's port. torch 1.13 waits for it with the GIL held: nothing
+    would tell the starter that this rank is alive."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((world.host, world.port), timeout=_KNOCK_S).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                said = (f"rank {world.rank}: no store at {world.host}:{world.port} within {timeout_s:g} s: "
+                        f"{_first_line(error)}; is rank 0 started there? Another port is set by {_ANOTHER}")
+                raise Fault("peer", said) from error
+        time.sleep(_KNOCK_AGAIN_S)
 
 
 def _first_line(error: Exception) -> str:
