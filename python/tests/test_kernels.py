@@ -115,10 +115,10 @@ class FakeOperators:
 
 class FakeCPU:
     """The pair for processors. even: it takes as many query as KV heads only, as its first releases did;
-    wrong: its results are not what they should be."""
+    wrong, wrong_back: its results are not what they should be."""
 
-    def __init__(self, even: bool = False, wrong: bool = False) -> None:
-        self.math, self._even, self._wrong = evenkeel.Math(), even, wrong
+    def __init__(self, even: bool = False, wrong: bool = False, wrong_back: bool = False) -> None:
+        self.math, self._even, self._wrong, self._wrong_back = evenkeel.Math(), even, wrong, wrong_back
 
     def _scaled_dot_product_flash_attention_for_cpu(
         self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
@@ -135,7 +135,8 @@ class FakeCPU:
         self._check(q, k, dropout_p, attn_mask, scale)
         assert out.dtype == q.dtype and lse.dtype == torch.float32 and lse.shape == q.shape[:3]
         inputs = [x[0] for x in (dout, q, k, v, out, lse)]
-        return tuple(g[None] for g in self.math.backward(*inputs, self._shared(q, k), is_causal))
+        dq, dk, dv = (g[None] for g in self.math.backward(*inputs, self._shared(q, k), is_causal))
+        return dq, dk.flip(1) if self._wrong_back else dk, dv
 
     def _check(self, q: Tensor, k: Tensor, *rest: Any) -> None:
         assert rest == (0.0, None, 1 / math.sqrt(q.shape[3])) and q.shape[1] % k.shape[1] == 0
@@ -279,8 +280,11 @@ class TestChoice(unittest.TestCase):
 
     def test_on_processors_by_what_is_measured_there(self) -> None:
         """The worker takes torch's kernel where it takes grouped heads and is right, and so does replay."""
+        version = mock.patch.object(torch, "__version__", "2.9.1+cpu")
+        version.start()
+        self.addCleanup(version.stop)
         for fake, want in ((FakeCPU(), True), (FakeCPU(even=True), False), (FakeCPU(wrong=True), False),
-                           (SimpleNamespace(), False)):
+                           (FakeCPU(wrong_back=True), False), (SimpleNamespace(), False)):
             self.assertEqual(fused_on_processors(lambda fake=fake: evenkeel.TorchCPU(fake)), want)
         aten = torch.ops.aten
         own = FakeCPU()
@@ -293,6 +297,20 @@ class TestChoice(unittest.TestCase):
         fused_on_processors.cache_clear()
         self.assertEqual(self.choose(torch.float32, "cpu"), "sdpa_cpu")
         self.assertEqual(self.choose(torch.float64, "cpu"), "math")
+
+    def test_grouped_heads_of_releases_that_count_by_query_heads(self) -> None:
+        """Before 2.9 the operator would leave its memory: it is given repeated KV heads, and by itself no replay
+        takes it."""
+        q, k = torch.randn(4, 5, 32), torch.randn(2, 5, 32)
+        for version in ("2.8.0", "2.9.0a0+git1", "2.1"):
+            with mock.patch.object(torch, "__version__", version):
+                self.assertFalse(fused_on_processors(lambda: evenkeel.TorchCPU(FakeCPU())), version)
+                kernel = evenkeel.TorchCPU(FakeCPU(even=True))
+            out, lse = kernel.forward(q, k, k, (2, 2), True)
+            want, want_lse = evenkeel.Math().forward(q, k, k, (2, 2), True)
+            wants = evenkeel.Math().backward(q, q, k, k, want, want_lse, (2, 2), True)
+            for got, w in zip((out, *kernel.backward(q, q, k, k, out, lse, (2, 2), True)), (want, *wants)):
+                self.assertLess(far(got, w), 1e-6)
 
     def test_by_tensor(self) -> None:
         on_cpu = "sdpa_cpu" if fused_on_processors() else "math"

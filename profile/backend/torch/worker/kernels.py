@@ -8,7 +8,7 @@ from typing import Callable
 import torch
 
 from attention import SKIP, Block, Explicit, Grads, Kernel, Saved, Tensor, left_out
-from attention_aten import CPU_FLASH, OPERATORS, Aten, Packed
+from attention_aten import CPU_FLASH, OPERATORS, Aten, Packed, dotted
 from attention_packages import packages
 from device import Device
 from errors import Failure, classify, first_line
@@ -107,6 +107,18 @@ def cpu_kernel(device: Device) -> Kernel:
     return Explicit(device, device.dtypes()) if fused.why else fused
 
 
+# First torch release whose fused CPU operator takes fewer KV than query heads (pytorch/pytorch#157893). Earlier
+# ones count by query heads, and would read and write KV heads that do not exist: they are not even tried.
+GROUPED = (2, 9)
+
+
+def release(version: str) -> tuple:
+    """(2, 9) for 2.9.1+cpu. What was built on the way to a release may lack what that has: it counts as the one
+    before."""
+    major, minor, rest = (version.split(".", 2) + ["0", "0"])[:3]
+    return int(major), int(minor) - (1 if "a" in rest.split("+")[0] or "dev" in rest else 0)
+
+
 class FusedCPU(Aten):
     """torch's fused CPU operator; packed documents are run one after the other."""
 
@@ -114,6 +126,8 @@ class FusedCPU(Aten):
         super().__init__(device, CPU_FLASH, namespace)
         self.ops = ("attn_fwd", "attn_bwd", "attn_varlen_fwd", "attn_varlen_bwd")
         self.dtypes = tuple(d for d in self.dtypes if d in device.dtypes())
+        if namespace is None and release(str(torch.__version__)) < GROUPED:
+            self.why = self.why or f"needs torch >= {dotted(GROUPED)} for grouped heads, this is {torch.__version__}"
         self.why = self.why or self._probe()
 
     def _documents(self, b: Block) -> list[tuple[slice, Block]]:
@@ -151,10 +165,14 @@ class FusedCPU(Aten):
         b = Block(5, 7, 4, 2, 32, "f32", False)
         q, k, v = torch.randn(5, 4, 32), torch.randn(7, 2, 32), torch.randn(7, 2, 32)
         try:
-            saved = self.bind_forward(b, q, k, v)()
-            grads = self.bind_backward(b, q, k, v, saved, torch.randn(5, 4, 32))()
+            saved, dout = self.bind_forward(b, q, k, v)(), torch.randn(5, 4, 32)
+            grads = [self.canonical(g) for g in self.bind_backward(b, q, k, v, saved, dout)()]
         except Exception as exc:
             return f"takes no grouped heads: {first_line(exc)}"
-        right = rel_err(self.canonical(saved.out), attention(q, k, v, b.parts())[0]) < 1e-5
-        shaped = [self.canonical(g).shape for g in grads] == [q.shape, k.shape, v.shape]
-        return "" if right and shaped else "computes grouped heads wrongly"
+        out, lse = attention(q, k, v, b.parts())
+        right = rel_err(self.canonical(saved.out), out) < 1e-5 and [g.shape for g in grads] == [
+            q.shape, k.shape, v.shape
+        ]
+        wants = attention_backward(q, k, v, out, lse, dout, b.parts())
+        right = right and all(rel_err(g, w) < 1e-4 for g, w in zip(grads, wants))
+        return "" if right else "computes grouped heads wrongly"

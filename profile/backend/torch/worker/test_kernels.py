@@ -9,6 +9,7 @@ import os
 import sys
 import types
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -329,6 +330,28 @@ class FusedOnCPU(Case):
         self.assertIn(
             "wrongly", FusedCPU(Device("cpu", 2), operators("evenkeel_flip", **{name: wrong_groups})).why
         )
+
+    def test_wrong_gradients_of_right_shapes_are_seen(self):
+        def wrong_back(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask=None, scale=None):
+            dq, dk, dv = for_cpu_backward(
+                grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask, scale)
+            return dq, dk.flip(1), dv
+
+        name = "_scaled_dot_product_flash_attention_for_cpu_backward"
+        self.assertIn(
+            "wrongly", FusedCPU(Device("cpu", 2), operators("evenkeel_back", **{name: wrong_back})).why
+        )
+
+    def test_a_release_that_counts_by_query_heads_is_never_called(self):
+        def never(*_, **__):
+            raise AssertionError("called")
+
+        name = "_scaled_dot_product_flash_attention_for_cpu"
+        ops = types.SimpleNamespace(aten=operators("evenkeel_never", **{name: never}))
+        for version, said in (("2.8.0+cpu", "needs torch >= 2.9"), ("2.9.0a0+git1", "needs torch >= 2.9"),
+                              ("2.9.0", "called")):
+            with mock.patch.object(torch, "ops", ops), mock.patch.object(torch, "__version__", version):
+                self.assertIn(said, FusedCPU(Device("cpu", 2)).why)
 
     def test_the_explicit_kernel_cuts_rows_without_changing_a_result(self):
         kernel, block = Explicit(Device("cpu", 2), ["f32"]), Block(300, 300, 4, 2, 16, "f32", True)
