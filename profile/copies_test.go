@@ -17,7 +17,7 @@ func importedText(times ...string) string {
 		`"machine":{"host":"","os":"","cpu":"","cores":0,"l1_data_bytes":0,"l2_bytes":0,"l3_bytes":0,"memory_bytes":0},` +
 		`"devices":[{"name":"gpu","model":"gpu","stack":"s","fingerprint":"aa","parallel":1,"memory_bytes":1}],"groups":[]}` + "\n")
 	for i, s := range times {
-		fmt.Fprintf(&b, `{"t":"point","key":"k","on":"gpu","op":"gemm","shape":{"pass":"fwd","m":%d,"n":64,"k":64,"dtype":%q},"times_s":[%s],"inner":0,"at":"","elapsed_s":0}`+"\n", 64*(1+i/2), [2]string{"bf16", "f16"}[i%2], s)
+		fmt.Fprintf(&b, `{"t":"point","key":"k","on":"gpu","op":"gemm","shape":{"pass":"fwd","m":%d,"n":64,"k":64,"dtype":%q},"times_s":[%s],"inner":1,"at":"","elapsed_s":0}`+"\n", 64*(1+i/2), [2]string{"bf16", "f16"}[i%2], s)
 	}
 	return b.String()
 }

@@ -126,6 +126,9 @@ func (d *reader) point(n int, data []byte) error {
 	if err := p.Validate(); err != nil {
 		return d.wrap(n, err)
 	}
+	if p.Inner < 1 && len(p.Times) > 0 && !d.header.Imported() {
+		return d.wrap(n, fmt.Errorf("inner: %d: want the number of calls that a sample is the mean of, 1 or more", p.Inner))
+	}
 	if err := d.placed(&p); err != nil {
 		return d.wrap(n, err)
 	}

@@ -53,6 +53,8 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		"failed with times":  {swap(`"inner"`, `"class":"oom","error":"e","inner"`), `a point of class "oom" has no result`},
 		"size of a time":     {swap(`"inner"`, `"size_bytes":5,"inner"`), "x.rec.jsonl:2: size_bytes: 5: want a positive number of a memory op, and none of another"},
 		"ratio of a time":    {swap(`"inner"`, `"ratio":1.5,"inner"`), "x.rec.jsonl:2: ratio: 1.5: want a positive number of an overlap"},
+		"elapsed backwards":  {swap(`"elapsed_s":0.1`, `"elapsed_s":-5`), "x.rec.jsonl:2: elapsed_s: -5: want a number of seconds, 0 or more; mend the line or delete it"},
+		"no calls":           {swap(`"inner":1`, `"inner":0`), "x.rec.jsonl:2: inner: 0: want the number of calls that a sample is the mean of, 1 or more; mend"},
 		"place of a point":   {swap(`"inner"`, `"place":"n0","inner"`), `x.rec.jsonl:2: place: "n0": every peer names its place`},
 		"unknown place":      {swap(`"t":"point"`, `"t":"peer","place":"n9"`), `x.rec.jsonl:2: place: "n9": the header lists no such place of "cpu:1"`},
 		"unknown device":     {swap(`"cpu:1"`, `"cpu:9"`), `x.rec.jsonl:2: on: "cpu:9": the header lists no such device or group`},

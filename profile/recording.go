@@ -219,6 +219,8 @@ func (p *Point) Validate() error {
 		return fmt.Errorf("error: missing: say why the point is of class %q", p.Class)
 	case p.Discarded < 0 || p.Inner < 0 || p.Peak < 0:
 		return fmt.Errorf("discarded, inner, peak_bytes: must not be negative")
+	case !(p.Elapsed >= 0):
+		return fmt.Errorf("elapsed_s: %v: want a number of seconds, 0 or more", p.Elapsed)
 	case (p.T == linePeer) != (p.Place != ""):
 		return fmt.Errorf("place: %q: every peer names its place, and no other line does", p.Place)
 	}

@@ -24,8 +24,8 @@ func gaugedRecording(t *testing.T) *RecordingSummary {
 	norm := `{"tokens":64,"width":512,"dtype":"f32"}`
 	text := strings.Join([]string{
 		header,
-		line("point", "norm", norm, `"times_s":[1e-5],"stop":"count"`),
-		line("peer", "norm", norm, `"place":"n1/c0","times_s":[1e-5],"stop":"count"`),
+		line("point", "norm", norm, `"times_s":[1e-5],"inner":1,"stop":"count"`),
+		line("peer", "norm", norm, `"place":"n1/c0","times_s":[1e-5],"inner":1,"stop":"count"`),
 		line("peer", "norm", norm, `"place":"n1/c0","class":"hung","error":"no answer"`),
 		line("point", "mem_capacity", `{}`, `"size_bytes":3221225472`),
 		line("point", "mem_layer", `{"tokens":2048,"hidden":512,"ffn":1024,"q_heads":8,"kv_heads":2,"head_dim":64,"dtype":"f32"}`, `"size_bytes":17825792`),
