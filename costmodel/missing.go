@@ -87,6 +87,13 @@ func (e *MissingLawError) beside() string {
 
 // measured is what a calibration is to be told besides the op.
 func (e *MissingLawError) measured() string {
+	if strings.HasPrefix(e.On, "torch_cpu:") { // without a GPU calibrate takes another backend unless told
+		return " --backend torch" + e.besides()
+	}
+	return e.besides()
+}
+
+func (e *MissingLawError) besides() string {
 	switch {
 	case len(e.DTypes) > 0 && e.Variant.DType.Computes(): // others nobody calibrates
 		return fmt.Sprintf(" --dtype %s", e.Variant.DType)
@@ -202,7 +209,11 @@ func toMeasure(laws []*MissingLawError) (kinds []op.Kind, flags string) {
 		if !slices.Contains(kinds, m.Op) {
 			kinds = append(kinds, m.Op)
 		}
-		if f := m.measured(); !strings.Contains(flags, f) {
+		f := m.measured()
+		if rest, ok := strings.CutPrefix(f, " --backend torch"); ok && strings.Contains(flags, "--backend torch") {
+			f = rest
+		}
+		if !strings.Contains(flags, f) {
 			flags += f
 		}
 	}

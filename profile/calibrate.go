@@ -43,6 +43,8 @@ type Past struct {
 	Spent    time.Duration // measuring time of all earlier runs
 	Ended    EndReason     // why the newest run ended; "" if it did not reach its end
 	Measured []Visited     // first visits of points
+	Failed   int           // points without a result
+	Failure  string        // the first of them, with its cause
 	LeftOut  []Spot        // the smallest shapes of spaces that were skipped because a call takes too long for the budget
 }
 
@@ -80,6 +82,11 @@ func NewPast() (*Past, Visitor) {
 				return nil // of no point that was scheduled
 			}
 			p.Done[x.Key] = true
+			if !x.OK() {
+				if p.Failed++; p.Failed == 1 {
+					p.Failure = failed(x.Spot, x.Class, x.Error)
+				}
+			}
 			if x.Class.final() {
 				p.Again[x.Key] = true
 			}
@@ -177,6 +184,7 @@ type calibration struct {
 	tried       int                  // visits of points of this run
 	failed      int                  // points of this run without times
 	lost        int                  // workers lost in a row
+	why         string               // the last failure
 	reached     int                  // how far progress was told: what is put off does not set it back
 }
 
@@ -440,10 +448,10 @@ func (c *calibration) repeat(ctx context.Context, s *Schedule, round int) error 
 // healthy stops a run that produces little but failures.
 func (c *calibration) healthy(tried int) error {
 	if c.lost >= 3 {
-		return fmt.Errorf("the workers died three times in a row; the recording names the points. What was measured is kept")
+		return &GivenUpError{fmt.Sprintf("the workers died three times in a row, at last of %s. What was measured is kept", c.why)}
 	}
 	if tried >= 30 && c.failed*3 >= tried {
-		return fmt.Errorf("%d of %d points failed; the recording names the reasons. What was measured is kept", c.failed, tried)
+		return &GivenUpError{fmt.Sprintf("%d of %d points failed, the last %s. What was measured is kept", c.failed, tried, c.why)}
 	}
 	return nil
 }
@@ -506,6 +514,7 @@ func (c *calibration) failure(v visit, err error, at string) error {
 		return nil
 	}
 	c.failed++
+	c.why = failed(v.Spot, e.Class, e.Err.Error())
 	if e.Lost {
 		c.lost++
 	}

@@ -2,7 +2,8 @@ package profile
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -13,6 +14,7 @@ import (
 func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Space, error) {
 	var costs []Cost
 	var able []Space
+	first := ""
 	for i, sp := range spaces {
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
@@ -23,6 +25,9 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, ctx.Err()
+			}
+			if first == "" {
+				first = failed(spot, asOpError(err).Class, asOpError(err).Err.Error())
 			}
 			if err := c.failure(visit{Spot: spot, line: linePoint}, err, c.now()); err != nil {
 				return nil, nil, err
@@ -37,9 +42,26 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 		costs = append(costs, cost)
 	}
 	if len(able) == 0 {
-		return nil, nil, errors.New("no op could be run at all; the recording holds the reasons")
+		text := "no op could be run at all: " + first
+		if n := len(spaces); n > 1 {
+			text += fmt.Sprintf("; nor could any other of %d families of shapes", n)
+		}
+		return nil, nil, &GivenUpError{text}
 	}
 	return costs, able, nil
+}
+
+// GivenUpError says that measuring came to little but failures. The recording, whose name
+// the caller knows, holds all of their reasons.
+type GivenUpError struct{ what string }
+
+// Error names the last or first of the failures with its cause.
+func (e *GivenUpError) Error() string { return e.what }
+
+// failed says what failed and how: "gemm on cpu:1: crashed: signal: killed".
+func failed(s Spot, class Class, why string) string {
+	why, _, _ = strings.Cut(strings.TrimSpace(why), "\n")
+	return fmt.Sprintf("%s on %s: %s: %s", s.Op, s.On, class, why)
 }
 
 const (

@@ -259,8 +259,8 @@ func TestAKernelThatIsWrongIsNeverTimed(t *testing.T) {
 
 func TestAMachineThatOnlyFailsStopsTheRun(t *testing.T) {
 	for spec, want := range map[string]string{
-		"1xbig,fail=0.7": "three times in a row",
-		"1xbig,fail=1":   "no op could be run at all",
+		"1xbig,fail=0.7": "the workers died three times in a row, at last of ",
+		"1xbig,fail=1":   "no op could be run at all: attn_fwd on sim_big: crashed: worker crashed (requested); nor could any other of 18 families of shapes",
 	} {
 		path := filepath.Join(t.TempDir(), "x")
 		err := calibrate(t, t.Context(), path, spec, config(20*time.Second), silent)

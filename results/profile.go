@@ -21,7 +21,22 @@ import (
 // line a family of ops, the held-out error of every law, and where it was
 // measured. Errors shown are those of points that the fit never saw.
 func Profile(w io.Writer, d *costmodel.Profile) error {
-	p, n := &printer{w: w}, &notes{}
+	return ProfileOf(w, d, throughTorch(d.Devices))
+}
+
+// throughTorch are the flags with which calibrate measures such devices again: where there is
+// no GPU, it takes another backend than torch unless told.
+func throughTorch(types []op.DeviceType) string {
+	if slices.ContainsFunc(types, func(d op.DeviceType) bool { return strings.HasPrefix(d.Name, "torch_cpu:") }) {
+		return "--backend torch"
+	}
+	return ""
+}
+
+// ProfileOf is Profile of a calibration that had the given flags, which the advised ones
+// have too.
+func ProfileOf(w io.Writer, d *costmodel.Profile, flags string) error {
+	p, n := &printer{w: w, further: flags}, &notes{}
 	profileHead(p, d)
 	devices(p, d.Devices, d.Groups)
 	if len(d.Laws) > 0 {

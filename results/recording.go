@@ -48,6 +48,7 @@ type StratumCount struct {
 	Shortest  units.Seconds         `json:"shortest_s"` // smallest and largest median
 	Longest   units.Seconds         `json:"longest_s"`
 	noise     []float64
+	reasons   map[profile.Class]string // the first of each class
 }
 
 // CanaryDrift is how a point that was measured again and again moved.
@@ -98,7 +99,9 @@ func (s *RecordingSummary) point(p *profile.Point) {
 		if c.Classes[p.Class]++; p.Class == profile.TooLong {
 			return
 		}
-		c.Failed++
+		if c.Failed++; c.reasons[p.Class] == "" {
+			c.reasons[p.Class], _, _ = strings.Cut(strings.TrimSpace(p.Error), "\n")
+		}
 		return
 	}
 	if len(p.Times) == 0 {
@@ -134,7 +137,7 @@ func (s *RecordingSummary) stratum(on string, kind op.Kind) *StratumCount {
 		return cmp.Or(cmp.Compare(a.On, b.On), cmp.Compare(place(a.Op), place(b.Op)))
 	})
 	if !ok {
-		s.Strata = slices.Insert(s.Strata, i, StratumCount{On: on, Op: kind, Stops: map[profile.Stop]int{}, Classes: map[profile.Class]int{}})
+		s.Strata = slices.Insert(s.Strata, i, StratumCount{On: on, Op: kind, Stops: map[profile.Stop]int{}, Classes: map[profile.Class]int{}, reasons: map[profile.Class]string{}})
 	}
 	return &s.Strata[i]
 }
@@ -166,7 +169,7 @@ func (s *RecordingSummary) canary(p *profile.Point) {
 // and why their sampling stopped, what the guards threw away, and how far the
 // machine drifted while it was measured.
 func Recording(w io.Writer, s *RecordingSummary) error {
-	p, n := &printer{w: w}, &notes{}
+	p, n := &printer{w: w, further: throughTorch(s.Header.Devices)}, &notes{}
 	recordingHead(p, s)
 	gpus(p, n, s.Header.Machine)
 	machines(p, n, s.Header.Others...)
@@ -284,12 +287,19 @@ func onlyOf(k op.Kind) string {
 	return " --only " + string(k)
 }
 
+func firstOf(n int) string {
+	if n == 1 {
+		return "the reason"
+	}
+	return "the first reason"
+}
+
 func pointMarks(n *notes, c StratumCount) string {
 	marks := ""
 	classes := []profile.Class{profile.OutOfMemory, profile.Unsupported, profile.Wrong, profile.Failed, profile.Crashed, profile.Hung, profile.Throttled}
 	for _, class := range classes {
 		if c.Classes[class] > 0 {
-			marks += n.mark(fmt.Sprintf("%s of %s on %s failed: %s; the recording holds the reasons; to try again: evenkeel calibrate --fresh%s", plural(c.Classes[class], "point"), c.Op, c.On, class, onlyOf(c.Op)))
+			marks += n.mark(fmt.Sprintf("%s of %s on %s failed: %s; %s: %s; to try again: evenkeel calibrate --fresh%s", plural(c.Classes[class], "point"), c.Op, c.On, class, firstOf(c.Classes[class]), c.reasons[class], onlyOf(c.Op)))
 		}
 	}
 	if c.Classes[profile.TooLong] > 0 {

@@ -68,6 +68,25 @@ func TestSummariseCounts(t *testing.T) {
 	}
 }
 
+// Through torch a machine without a GPU is measured again if told; the flags of the
+// calibration stay, and what it measured makes way for what a text asks for.
+func TestAdvisedCalibrationsHaveTheFlagsOfThisOne(t *testing.T) {
+	for _, c := range []struct{ further, text, want string }{
+		{"", "evenkeel calibrate --fresh", "evenkeel calibrate --fresh"},
+		{"--backend torch", "more: evenkeel calibrate --fresh --budget 10m", "more: evenkeel calibrate --backend torch --fresh --budget 10m"},
+		{"--backend torch", "evenkeel calibrate --backend torch", "evenkeel calibrate --backend torch"},
+		{"--out a --only gemm --devices cpu:1", "evenkeel calibrate --fresh --only attn_bwd", "evenkeel calibrate --out a --devices cpu:1 --fresh --only attn_bwd"},
+		{"--out a", "evenkeel import", "evenkeel import"},
+	} {
+		if got := (&printer{further: c.further}).advised(c.text); got != c.want {
+			t.Errorf("%q with %q: %q, want %q", c.text, c.further, got, c.want)
+		}
+	}
+	if got := throughTorch([]op.DeviceType{{Name: "torch_cpu:1"}}); got != "--backend torch" {
+		t.Errorf("%q", got)
+	}
+}
+
 // A part copied behind itself is no further measuring, as to fit.
 func TestSummariseCountsALineOnce(t *testing.T) {
 	header, lines, _ := strings.Cut(recordingText(), "\n")

@@ -21,8 +21,43 @@ const gap = "  "
 // printer writes text until the first error, which it keeps: a rendering is
 // dozens of writes and none of them has another way out.
 type printer struct {
-	w   io.Writer
-	err error
+	w       io.Writer
+	err     error
+	further string // flags of every calibration that is advised
+}
+
+// advised gives the command that a text advises at its end the flags that all have. What
+// it is to measure replaces what another measured.
+func (p *printer) advised(text string) string {
+	const command = "evenkeel calibrate"
+	i := strings.LastIndex(text, command)
+	if i < 0 || p.further == "" {
+		return text
+	}
+	before, own, further := text[:i+len(command)], text[i+len(command):], strings.Fields(p.further)
+	if strings.Contains(own, "--only") {
+		further = withoutOnly(further)
+	}
+	for k := 0; k < len(further); k++ {
+		if strings.Contains(own, further[k]) && strings.HasPrefix(further[k], "--") {
+			return text // it says so already
+		}
+	}
+	return before + " " + strings.Join(further, " ") + own
+}
+
+// withoutOnly leaves --only and its value out of flags.
+func withoutOnly(flags []string) []string {
+	var kept []string
+	for i := 0; i < len(flags); i++ {
+		switch {
+		case flags[i] == "--only":
+			i++
+		case !strings.HasPrefix(flags[i], "--only="):
+			kept = append(kept, flags[i])
+		}
+	}
+	return kept
 }
 
 func (p *printer) printf(format string, args ...any) {
@@ -44,7 +79,7 @@ func printable(r rune) rune {
 // later lines hang below the text, by at least two spaces.
 func (p *printer) para(head, text string) {
 	indent := max(2, len(head))
-	for i, line := range wrap(holdCommand(text), Width-indent) {
+	for i, line := range wrap(holdCommand(p.advised(text)), Width-indent) {
 		if i > 0 {
 			head = strings.Repeat(" ", indent)
 		}

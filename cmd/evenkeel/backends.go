@@ -178,7 +178,7 @@ func (o calibration) cpuBackend(machine profile.Machine) (chosen, error) {
 
 func (o calibration) torchBackend(machine profile.Machine, world *launch.World) (chosen, error) {
 	c := torch.Config{
-		Machine: machine, Python: o.python, GroupSizes: o.groupSizes, DType: op.DType(o.dtype), AllowShared: o.allowShared,
+		Waiting: o.waiting, Machine: machine, Python: o.python, GroupSizes: o.groupSizes, DType: op.DType(o.dtype), AllowShared: o.allowShared,
 		CollectiveTimeout: o.pointTimeout / 2, World: world, Known: knownGPU,
 	}
 	var err error

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,6 +49,10 @@ func (a *app) starved(path string) error {
 	if err != nil || !past.Starved() {
 		return err
 	}
+	if past.Failed > 0 {
+		return fmt.Errorf("%s: %s, and no point of any law was measured within the budget of %s: nothing can be fitted yet; %s",
+			path, failedPoints(past), seconds(past.Schedule.BudgetS), a.longer(path, past))
+	}
 	return fmt.Errorf("%s: the budget of %s went into checking kernels and into what is measured once, and no point of any law was measured: nothing can be fitted yet; %s",
 		path, seconds(past.Schedule.BudgetS), a.longer(path, past))
 }
@@ -59,10 +64,26 @@ func (a *app) tooFew(path string, err error) error {
 	if !errors.As(err, &none) {
 		return err
 	}
-	if past, unread := readPast(path); unread == nil && past.Ended == profile.EndBudget {
+	past, unread := readPast(path)
+	switch {
+	case unread == nil && past.Ended == profile.EndBudget && past.Failed > 0:
+		return fmt.Errorf("%s: %s, and the budget of %s left no time for more: %s; where the cause is mended, measure anew beside it: %s",
+			path, failedPoints(past), seconds(past.Schedule.BudgetS), none.What, commandAgain(a.args)+" --fresh")
+	case unread == nil && past.Failed > 0:
+		return fmt.Errorf("%s: %s: %s; where the cause is mended, measure anew beside it: %s",
+			path, failedPoints(past), none.What, commandAgain(a.args)+" --fresh")
+	case unread == nil && past.Ended == profile.EndBudget:
 		return fmt.Errorf("%s: its budget of %s was too short: %s; %s", path, seconds(past.Schedule.BudgetS), none.What, a.longer(path, past))
 	}
 	return err
+}
+
+// failedPoints tells of the points of a recording that have no result.
+func failedPoints(past *profile.Past) string {
+	if past.Failed == 1 {
+		return "a point failed, " + past.Failure
+	}
+	return fmt.Sprintf("%d points failed, the first %s", past.Failed, past.Failure)
 }
 
 // longer is the command that goes on with a recording for as long as would suffice.
@@ -83,6 +104,13 @@ func withBudget(args []string, budget time.Duration) []string {
 		}
 	}
 	return append(out, "--budget", brief(budget))
+}
+
+// further are the flags of a calibration that a further one of the same needs too.
+func (a *app) further() string {
+	words := strings.Fields(strings.TrimPrefix(commandAgain(withBudget(a.args, 0)), "evenkeel"))
+	words = slices.DeleteFunc(words, func(w string) bool { return w == "calibrate" || w == "-q" || w == "--quiet" || w == "--json" })
+	return strings.Join(words[:len(words)-2], " ") // --budget and its value
 }
 
 // brief is a time as a flag takes it: 10m, not 10m0s.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/profile"
 )
 
 // What an interrupted calibration says is the command that goes on, to the letter: with its
@@ -85,6 +86,33 @@ func TestACalibrationWithoutLawsSaysWhatWouldSuffice(t *testing.T) {
 		} else if c.points > 0 && (code != exitFailed || !strings.Contains(said.String(), "the budget of 20s is spent, with 3 of ")) {
 			t.Errorf("%d points, the same command again: exit code %d, %s", c.points, code, said.String())
 		}
+	}
+}
+
+// Where points failed it is they that are told of, not the budget alone.
+func TestACalibrationThatFailedSaysOfWhat(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{"calibrate", "--backend", "sim:1xbig,fail=1", "--only", "gemm", "--budget", "20s", "--out", dir}
+	var said strings.Builder
+	path := filepath.Join(dir, firstRecording)
+	if code := run(args, nil, io.Discard, &said); code != exitFailed || !strings.Contains(said.String(), path+": no op could be run at all: gemm on sim_big: crashed: ") || !strings.Contains(said.String(), "; it holds all reasons") {
+		t.Errorf("exit code %d, %s", code, said.String())
+	}
+	said.Reset()
+	if code := run([]string{"show", path}, nil, &said, io.Discard); code != exitDone || !strings.Contains(said.String(), "crashed; the first reason: ") {
+		t.Errorf("exit code %d, %s", code, said.String())
+	}
+	past := &profile.Past{Failed: 3, Failure: "gemm on cpu:1: crashed: signal: killed"}
+	if got, want := failedPoints(past), "3 points failed, the first gemm on cpu:1: crashed: signal: killed"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What a further calibration is to measure besides more, it measures as this one did.
+func TestAFurtherCalibrationHasTheSameFlags(t *testing.T) {
+	a := &app{args: []string{"calibrate", "-q", "--out", "a", "--fresh", "--budget=20s", "--only", "gemm,attn_fwd", "--devices", "cpu:1"}}
+	if got, want := a.further(), "--out a --only gemm,attn_fwd --devices cpu:1"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -43,6 +43,7 @@ type calibration struct {
 	printLaunch  string
 	nodes, gpus  int
 	image        string
+	waiting      func(python string, longest time.Duration)
 	further      []string               // flags that the command in a printed job has as well
 	given        func(flag string) bool // whether the command line has a flag
 }
@@ -83,7 +84,7 @@ loses none of them, and the same command goes on where it stopped.`,
 			if err := o.launchFlags(c); err != nil {
 				return err
 			}
-			o.given = c.Flags().Changed
+			o.given, o.waiting = c.Flags().Changed, a.waitingFor
 			return a.runCalibrate(c.Context(), o)
 		},
 	}
@@ -179,7 +180,7 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 		return a.tooFew(recording, err)
 	}
 	a.note("wrote %s and %s", recording, profilePath)
-	return a.print(p, func(w io.Writer) error { return results.Profile(w, p) })
+	return a.print(p, func(w io.Writer) error { return results.ProfileOf(w, p, a.further()) })
 }
 
 // mostPoints of a law take two hours to measure at the least; choosing them takes work
@@ -257,12 +258,17 @@ func exists(path string) bool {
 }
 
 // record measures into a journal, going on with what it already holds.
-func (a *app) record(ctx context.Context, b profile.Backend, o calibration, cfg profile.Config, path string) error {
+func (a *app) record(ctx context.Context, b profile.Backend, o calibration, cfg profile.Config, path string) (err error) {
 	j, err := doc.OpenJournal(path)
 	if err != nil {
 		return err
 	}
-	defer j.Close()
+	defer func() {
+		if info, unread := os.Stat(path); err != nil && unread == nil && info.Size() == 0 {
+			_ = os.Remove(path) // it holds nothing, and err is the news
+		}
+		j.Close()
+	}()
 	past, err := readPast(path)
 	if err != nil {
 		return err
@@ -283,6 +289,10 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, cfg 
 	show.close()
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("interrupted: what this run measured is kept in %s, %s; %s", path, units.Count(show.done, "measurement"), goesOn(path, a.args, show.done))
+	}
+	var failed *profile.GivenUpError
+	if errors.As(err, &failed) {
+		return fmt.Errorf("%s: %w; it holds all reasons", path, err)
 	}
 	return err
 }

@@ -142,7 +142,7 @@ func (a *app) runReplay(ctx context.Context, o replaying, paths []string) error 
 	}
 	var refused []string
 	var torchVersion string
-	if c.Python, torchVersion, refused, err = torch.FindPython(ctx, o.python); err != nil {
+	if c.Python, torchVersion, refused, err = torch.FindPython(ctx, o.python, a.waitingFor); err != nil {
 		if errors.Is(err, context.Canceled) {
 			return errors.New("interrupted while a Python with torch was looked for, before any rank was started; no trace was written, and the same command begins again")
 		}
@@ -165,6 +165,11 @@ func (a *app) runReplay(ctx context.Context, o replaying, paths []string) error 
 	}
 	a.note("wrote %s; compare it with the prediction: evenkeel check %s --profile ...", c.Out, c.Out)
 	return nil
+}
+
+// waitingFor tells of an interpreter that takes long to answer.
+func (a *app) waitingFor(python string, longest time.Duration) {
+	a.note("waiting for %s to import torch, up to %s; another interpreter is named by --python", python, brief(longest))
 }
 
 // config puts the flags, the plans and the machine together.

@@ -13,6 +13,8 @@ import (
 type Config struct {
 	Machine profile.Machine
 	Python  string // the interpreter; "": $EVENKEEL_PYTHON, python3 on PATH, /usr/bin/python3
+	// Waiting is told of an interpreter that does not answer for some seconds; nil: nobody.
+	Waiting func(python string, longest time.Duration)
 	// Device is "cuda", "cpu", or "" for a GPU where there is one.
 	Device string
 	// Cores is what each rank on processors computes with; nil: one thread each.

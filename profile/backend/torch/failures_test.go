@@ -48,7 +48,7 @@ func TestEveryFailureOfAWorkerHasAClassAndAFreshWorkerFollows(t *testing.T) {
 		"cuda":                {profile.Crashed, true, "an illegal memory access"},
 		"torn":                {profile.Crashed, true, "no frame of the protocol: \"{\\\"t\\\":\\\"result\\\",\\\"id\""},
 		"noise":               {profile.Crashed, true, "this is no frame"},
-		"flood":               {profile.Crashed, true, "token too long"},
+		"flood":               {profile.Crashed, true, "sent a line of more than 1048576 bytes"},
 		"few":                 {profile.Crashed, true, "returned 1 samples, was asked for 3"},
 		"nan":                 {profile.Crashed, true, "no frame of the protocol"},
 		"prepare-unsupported": {profile.Unsupported, false, "requested unsupported"},

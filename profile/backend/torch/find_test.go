@@ -1,15 +1,18 @@
 package torch
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestFindPythonSaysWhyNoneWillDo(t *testing.T) {
-	path, version, refused, err := FindPython(t.Context(), "/no/such/python")
+	path, version, refused, err := FindPython(t.Context(), "/no/such/python", nil)
 	var missing *NoTorchError
 	if !errors.As(err, &missing) || path != "" || version != "" || len(refused) != 1 || !strings.Contains(err.Error(), "/no/such/python: no such program") {
 		t.Errorf("%q %q %q %v", path, version, refused, err)
@@ -22,7 +25,7 @@ func TestFindPythonByARelativePath(t *testing.T) {
 	if err := os.WriteFile("python", []byte("#!/bin/sh\necho no torch in here >&2\nexit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := FindPython(t.Context(), "./python"); err == nil || !strings.Contains(err.Error(), "no torch in here") {
+	if _, _, _, err := FindPython(t.Context(), "./python", nil); err == nil || !strings.Contains(err.Error(), "no torch in here") {
 		t.Error(err)
 	}
 }
@@ -34,13 +37,31 @@ func TestFindPythonEndsASentenceOnce(t *testing.T) {
 	if err := os.WriteFile(python, []byte("#!/bin/sh\necho 'Try --help for more information.' >&2\nexit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := FindPython(t.Context(), python); err == nil || !strings.Contains(err.Error(), "information. Install torch") {
+	if _, _, _, err := FindPython(t.Context(), python, nil); err == nil || !strings.Contains(err.Error(), "information. Install torch") {
 		t.Error(err)
 	}
 }
 
+// Who waits hears for what: an interpreter may take a minute to import torch.
+func TestAnInterpreterThatIsWaitedForIsNamed(t *testing.T) {
+	python := filepath.Join(t.TempDir(), "python")
+	if err := os.WriteFile(python, []byte("#!/bin/sh\nsleep 60\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	named := ""
+	_, _, _, err := FindPython(ctx, python, func(path string, longest time.Duration) {
+		named = fmt.Sprint(path, " ", longest)
+		cancel()
+	})
+	if !errors.Is(err, context.Canceled) || named != python+" 2m0s" {
+		t.Errorf("%q, %v", named, err)
+	}
+}
+
 func TestTorchFindPython(t *testing.T) {
-	path, version, refused, err := FindPython(t.Context(), "")
+	path, version, refused, err := FindPython(t.Context(), "", nil)
 	var missing *NoTorchError
 	if errors.As(err, &missing) && os.Getenv("EVENKEEL_NEED_TORCH") == "" {
 		t.Skipf("%v (make test-torch installs it and makes this an error)", err)

@@ -57,7 +57,9 @@ func (e *NoTorchError) Error() string {
 func (b *Backend) probe(ctx context.Context) (*interpreter, []string, error) {
 	var refused []string
 	for _, path := range candidates(b.config.Python, os.Getenv) {
+		told := b.waiting(path)
 		p, err := b.try(ctx, path)
+		told()
 		if ctx.Err() != nil {
 			return nil, refused, ctx.Err()
 		}
@@ -68,6 +70,18 @@ func (b *Backend) probe(ctx context.Context) (*interpreter, []string, error) {
 		refused = append(refused, strings.TrimRight(fmt.Sprintf("%s: %v", path, plain(err)), "."))
 	}
 	return nil, refused, &NoTorchError{refused}
+}
+
+// waitingAfter is how long an interpreter is waited for without a word.
+const waitingAfter = 5 * time.Second
+
+// waiting tells of an interpreter that takes long, until stop is called.
+func (b *Backend) waiting(path string) (stop func()) {
+	if b.config.Waiting == nil {
+		return func() {}
+	}
+	t := time.AfterFunc(min(waitingAfter, b.config.greetTimeout()/2), func() { b.config.Waiting(path, b.config.greetTimeout()) })
+	return func() { t.Stop() }
 }
 
 // try starts a worker on the wanted device, or on the processor where no device

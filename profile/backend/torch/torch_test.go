@@ -54,7 +54,7 @@ func needTorch(t testing.TB, err error) {
 
 // findPython asks once, since that starts a worker.
 var findPython = sync.OnceValues(func() (string, error) {
-	path, _, _, err := FindPython(context.Background(), "")
+	path, _, _, err := FindPython(context.Background(), "", nil)
 	return path, err
 })
 
