@@ -90,7 +90,7 @@ func TestEveryFailureOfARankIsNamedAndLeavesNothing(t *testing.T) {
 		"peers:1":        "rank 1 (torch_cpu:1) stood still at block 1, plan 1, fwd layer 0 step 1 while its peers gave up (rank 0 (torch_cpu:1) reports: Connection closed by peer, at block 1, plan 1, ring)",
 		"garbage:1":      `rank 1 (torch_cpu:1) says what is no frame of the protocol: "this is no frame" at block 1, plan 1, `,
 		"strange:1":      `rank 1 (torch_cpu:1) says a frame of unknown type "boast" at block 1, plan 1, `,
-		"flood:1":        "rank 1 (torch_cpu:1) failed: bufio.Scanner: token too long at block 1, plan 1, ",
+		"flood:1":        "rank 1 (torch_cpu:1) failed: sent a line of more than 1048576 bytes at block 1, plan 1, ",
 		"versions":       "rank 0 (torch_cpu:1) reports an error of versions: requested versions, at block 1, plan 1, fwd step 2 ring",
 		"numerics:1":     "rank 1 (torch_cpu:1) reports an error of numerics: requested numerics, at block 1, plan 1, fwd step 2 ring",
 		"bytes:1":        "rank 1 (torch_cpu:1) reports an error of bytes: requested bytes, at block 1",

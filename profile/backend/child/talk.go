@@ -3,6 +3,8 @@ package child
 import (
 	"bufio"
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 )
@@ -41,8 +43,10 @@ func (p *Process) listen(r *os.File, longest int, hear func(line []byte, end err
 		p.Kill() // a line beyond the limit: nothing after it can be trusted
 	}
 	end := p.Wait()
-	if lines.Err() != nil {
-		end = lines.Err()
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		end = fmt.Errorf("sent a line of more than %d bytes", longest)
+	} else if err != nil {
+		end = err
 	}
 	hear(nil, end)
 }
