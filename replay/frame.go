@@ -39,8 +39,8 @@ type request struct {
 	AllSMs       int              `json:"sms_in_all,omitempty"`
 }
 
-// kernels are the attention kernels that a rank knows.
-func kernels() []string {
+// Kernels are the attention kernels that a rank knows.
+func Kernels() []string {
 	return []string{"auto", "math", "fa2", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_cpu"}
 }
 

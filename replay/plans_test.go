@@ -134,6 +134,7 @@ func TestWhatCannotRunIsRefusedBeforeARankStarts(t *testing.T) {
 		"odd rotation":        {func(c *Config) { c.Plans[1].Job.Model.RotaryDim = 7 }, "b.plan.json: job.model.rotary_dim: 7"},
 		"odd heads turned":    {func(c *Config) { c.Plans[1].Job.Model.HeadDim = 33 }, "b.plan.json: job.model.head_dim: 33"},
 		"kernel":              {func(c *Config) { c.Kernel = "fa9" }, `kernel: "fa9": want auto, math, `},
+		"kernel of GPUs":      {func(c *Config) { c.Kernel = "sdpa_cudnn" }, `kernel: "sdpa_cudnn": want auto, math or sdpa_cpu: it needs GPUs, and the ranks of `},
 		"communication":       {func(c *Config) { c.Backend = "mpi" }, `comm: "mpi": want gloo or nccl`},
 		"fp8":                 {func(c *Config) { c.Plans[0].Job.DType = "fp8" }, `a.plan.json: job.dtype: "fp8"`},
 		"tasks":               {func(c *Config) { c.World = &launch.World{Tasks: 3, Source: "slurm", Host: "h", Port: 1} }, "ranks: 2 of them, and the job has 3 tasks (by slurm)"},
@@ -272,7 +273,7 @@ func TestKernelsAreThoseOfTheRankProgram(t *testing.T) {
 	for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(table, -1) {
 		got = append(got, m[1])
 	}
-	if !slices.Equal(got, kernels()) {
-		t.Errorf("the rank program has %q, replay %q", got, kernels())
+	if !slices.Equal(got, Kernels()) {
+		t.Errorf("the rank program has %q, replay %q", got, Kernels())
 	}
 }

@@ -125,7 +125,21 @@ func (c *Config) seated() (first int, seats []seat, backend, mode string, err er
 	if err == nil {
 		seats, backend, mode, err = c.place(first, n)
 	}
+	if err == nil {
+		err = c.computes(mode)
+	}
 	return first, seats, backend, mode, err
+}
+
+// computes refuses a kernel of attention that the ranks' devices cannot run.
+func (c *Config) computes(mode string) error {
+	switch cpu := mode == ModeCPU; {
+	case cpu && !slices.Contains([]string{"auto", "math", "sdpa_cpu"}, c.Kernel):
+		return optionError("kernel", strconv.Quote(c.Kernel), "auto, math or sdpa_cpu: it needs GPUs, and the ranks of "+c.Plans[0].Path+" are processors")
+	case !cpu && c.Kernel == "sdpa_cpu":
+		return optionError("kernel", strconv.Quote(c.Kernel), "a kernel for GPUs, which the ranks of "+c.Plans[0].Path+" are: it is for processors")
+	}
+	return nil
 }
 
 func (c *Config) validate() error {
@@ -149,8 +163,8 @@ func (c *Config) validate() error {
 		return optionError("loss-chunk", int64(c.LossChunk), "none, for no loss is run: it goes with parts "+PartsLoss+" and "+PartsStep)
 	case WithLoss(c.Parts) && (c.LossChunk < 1 || c.LossChunk > maxTokens):
 		return optionError("loss-chunk", int64(c.LossChunk), fmt.Sprintf("1 to %d tokens", int64(maxTokens)))
-	case !slices.Contains(kernels(), c.Kernel):
-		return optionError("kernel", strconv.Quote(c.Kernel), strings.Join(kernels(), ", "))
+	case !slices.Contains(Kernels(), c.Kernel):
+		return optionError("kernel", strconv.Quote(c.Kernel), strings.Join(Kernels(), ", "))
 	case !slices.Contains([]string{"", "gloo", "nccl"}, c.Backend):
 		return optionError("comm", strconv.Quote(c.Backend), "gloo or nccl")
 	case c.Layers < 1 || c.Layers > maxLayers:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Callable, Mapping, Optional, Sequence
 
+import torch
+
 from .frames import Fault
 from .kernels import FlashAttention2, Kernel, Math, TorchCPU, TorchCudnn, TorchEfficient, TorchFlash
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "math": Math, "fa2": FlashAttention2, "sdpa_flash": TorchFlash, "sdpa_cudnn": TorchCudnn,
     "sdpa_efficient": TorchEfficient, "sdpa_cpu": TorchCPU,
+}
+
+# What a kernel that is not to be had lacks.
+_NEEDS = {
+    "fa2": "the flash-attn package, 2.7 or later", "sdpa_flash": "torch 2.1 or later",
+    "sdpa_cudnn": "torch 2.5 or later",
+    "sdpa_efficient": "torch 2.1 or later", "sdpa_cpu": "torch 2.2 or later",
 }
 
 
@@ -96,4 +105,5 @@ def kernel_named(name: str) -> Kernel:
     try:
         return KERNELS[name]()
     except (ImportError, AttributeError) as error:
-        raise Fault("usage", f"kernel: {name}: not to be had here: {error}") from error
+        need = f"needs {_NEEDS[name]}, this is torch {torch.__version__}"
+        raise Fault("usage", f"kernel: {name}: {need}; leave --kernel out for the fastest there is") from error
