@@ -176,7 +176,6 @@ func (a *app) runCheck(paths []string, o checkOptions) error {
 	if err := a.printCheck(report, o); err != nil {
 		return err
 	}
-	a.remarkOnItself(o.driftFrom, paths)
 	if d := report.Drift; d != nil && d.Verdict == fit.Ambiguous {
 		a.note("warning: drift from %s is ambiguous: some times moved, too few or too little beyond their noise; measure once more", d.From)
 	}

@@ -29,7 +29,7 @@ func (driftedError) Is(target error) bool { return target == errCheckFailed }
 func addDrift(r *fit.Report, earlier, today []string) error {
 	// In a series a shift of the last alone is no drift, and one that is named twice is
 	// confirmed by itself.
-	if err := errors.Join(notTwice(earlier), notTwice(today)); err != nil {
+	if err := errors.Join(notTwice(earlier), notTwice(today), notItself(earlier, today)); err != nil {
 		return err
 	}
 	var runs []*fit.Run
@@ -52,17 +52,18 @@ func addDrift(r *fit.Report, earlier, today []string) error {
 	return nil
 }
 
-// remarkOnItself remarks that a recording was compared with itself, which never drifts.
-func (a *app) remarkOnItself(earlier, today []string) {
+// notItself refuses to compare a recording with itself, which never drifts.
+func notItself(earlier, today []string) error {
 	for _, path := range today {
 		for _, before := range earlier {
 			if sum, err := doc.HashFile(path); err == nil {
 				if same, err := doc.HashFile(before); err == nil && same == sum {
-					a.note("remark: %s and --drift-from %s are the same recording, which has no drift from itself: name an earlier one", path, before)
+					return usagef("--drift-from %s: holds the same bytes as %s, and a recording has no drift from itself: name an earlier one", before, path)
 				}
 			}
 		}
 	}
+	return nil
 }
 
 func readRun(path string) (*fit.Run, error) {
