@@ -135,6 +135,7 @@ Results go to stdout, progress and warnings to stderr.`,
 	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.serve(), a.replay(), a.check(), a.show(), a.worker())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
+		complete(c)
 		onceEach(c)
 		if c.Name() == "help" { // cobra's ends with 0 on a verb that there is not
 			c.Args = isVerb
