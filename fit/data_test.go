@@ -253,7 +253,7 @@ func TestManyVisitsOfAPointAreSettledOnce(t *testing.T) {
 	sequential(t)
 	lines := make([]string, 400000)
 	for i := range lines {
-		lines[i] = pointLine("point", rowSpot("norm", 64), fmt.Sprintf(`"times_s":[%g]`, 1e-5*(1+float64(i%7)/100)))
+		lines[i] = pointLine("point", rowSpot("norm", 64), fmt.Sprintf(`"times_s":[%g],"inner":1`, 1e-5*(1+float64(i%7)/100)))
 	}
 	d := NewData()
 	if err := d.Add("x.rec.jsonl", recordingOn("import:kineto", lines...)); err != nil {

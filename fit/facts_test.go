@@ -107,7 +107,7 @@ func TestPeersAreReadAndNotFitted(t *testing.T) {
 	var all []string
 	for i := range 4 {
 		s := op.AdamW{Params: int64(1000 << i)}
-		all = append(all, point("point", s, `"times_s":[1]`), point("peer", s, `"place":"g1","times_s":[1.3]`))
+		all = append(all, point("point", s, `"times_s":[1],"inner":1`), point("peer", s, `"place":"g1","times_s":[1.3],"inner":1`))
 	}
 	d := lines(t, all...)
 	if len(d.Points) != 4 {
