@@ -66,10 +66,10 @@ func (a *app) tooFew(path string, err error) error {
 	}
 	past, unread := readPast(path)
 	switch {
-	case unread == nil && past.Ended == profile.EndBudget && past.Failed > 0:
+	case unread == nil && past.Ended == profile.EndBudget && past.Failed > 0 && 2*past.Failed >= len(past.Measured): // else more time mends it
 		return fmt.Errorf("%s: %s, and the budget of %s left no time for more: %s; where the cause is mended, measure anew beside it: %s",
 			path, failedPoints(past), seconds(past.Schedule.BudgetS), none.What, commandAgain(a.args)+" --fresh")
-	case unread == nil && past.Failed > 0:
+	case unread == nil && past.Ended != profile.EndBudget && past.Failed > 0:
 		return fmt.Errorf("%s: %s: %s; where the cause is mended, measure anew beside it: %s",
 			path, failedPoints(past), none.What, commandAgain(a.args)+" --fresh")
 	case unread == nil && past.Ended == profile.EndBudget:

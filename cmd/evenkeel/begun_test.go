@@ -102,6 +102,19 @@ func TestACalibrationThatFailedSaysOfWhat(t *testing.T) {
 	if code := run([]string{"show", path}, nil, &said, io.Discard); code != exitDone || !strings.Contains(said.String(), "crashed; the first reason: ") {
 		t.Errorf("exit code %d, %s", code, said.String())
 	}
+	// The budget ended it, but more of it would not have helped.
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = append(data, `{"t":"schedule","budget_s":20,"points":[],"canaries":[]}`+"\n"+`{"t":"end","at":"2026-01-01T00:00:20Z","reason":"budget","elapsed_s":20}`+"\n"...)
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err = (&app{args: args}).tooFew(path, fitError(t, path))
+	if err == nil || !strings.Contains(err.Error(), ": 3 points failed, the first gemm on sim_big: crashed: worker crashed (requested), and the budget of 20s left no time for more: no law can be fitted") || !strings.HasSuffix(err.Error(), dir+" --fresh") {
+		t.Error(err)
+	}
 	past := &profile.Past{Failed: 3, Failure: "gemm on cpu:1: crashed: signal: killed"}
 	if got, want := failedPoints(past), "3 points failed, the first gemm on cpu:1: crashed: signal: killed"; got != want {
 		t.Errorf("%q, want %q", got, want)
