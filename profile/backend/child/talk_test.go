@@ -43,7 +43,7 @@ func TestTalkHearsDescriptor3AndTheEnd(t *testing.T) {
 
 func TestTalkKillsWhoSaysTooLongALine(t *testing.T) {
 	lines, end := told(t, "echo short >&3; echo 0123456789 >&3; sleep 100", 10)
-	if len(lines) != 1 || end == nil || !strings.Contains(end.Error(), "token too long") {
+	if len(lines) != 1 || end == nil || !strings.Contains(end.Error(), "sent a line of more than 10 bytes") {
 		t.Errorf("%q, %v", lines, end)
 	}
 }

@@ -32,7 +32,7 @@ func gemm(m int) op.GEMM {
 // point is the line of one visit.
 func point(m int, times ...float64) string {
 	p := profile.Imported("h100", gemm(m), times)
-	p.Key = p.Spot.Key("f")
+	p.Key, p.Inner = p.Spot.Key("f"), 1
 	return line(p)
 }
 
