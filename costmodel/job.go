@@ -183,7 +183,7 @@ type Memory struct {
 	Activations units.Bytes `json:"activations_bytes"` // kept for the backward pass
 	Transient   units.Bytes `json:"transient_bytes"`   // on top in the fullest phase of the last layer's backward pass, less what is free again by then
 	Logits      units.Bytes `json:"logits_bytes"`      // one loss chunk
-	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device, less its measured reserve
+	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device, less its measured reserve and Job.MemoryReserve
 	// LayerToken is the measured memory per token and layer that Activations were computed
 	// from; 0 where they come from the formula.
 	LayerToken units.Bytes `json:"layer_token_bytes,omitzero"`

@@ -10,7 +10,7 @@ import (
 
 // DeviceMemory is what the memory model needs to know of a device type.
 type DeviceMemory struct {
-	Capacity units.Bytes // what plans may use: the device's memory less its reserve
+	Capacity units.Bytes // what plans may use: the device's memory less its reserve and Job.MemoryReserve
 	// LayerToken is the measured peak memory of one layer of the job per token, in
 	// bytes; 0 where nobody measured it and the formula is used.
 	LayerToken units.Bytes

@@ -108,7 +108,7 @@ func SolveGiven(ctx context.Context, p *Problem, g Given, report func(Progress))
 	if err != nil {
 		return nil, err
 	}
-	todo = append(todo, fixed{layout: in.inOrder(layout), why: "as asked for: " + g.String()})
+	todo = append(todo, fixed{layout: in.ofListed(layout), why: "as asked for: " + g.String()})
 	if no := p.room().proveInfeasible(); no != nil {
 		return nil, no
 	}

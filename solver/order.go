@@ -21,7 +21,7 @@ type ordered struct {
 	place  func(listed int) string
 }
 
-// inOrder sorts nodes, and the device types within them, fast devices before slow ones, then
+// inOrder is the problem that strategies solve. It sorts nodes, and the device types within them, fast devices before slow ones, then
 // small nodes before large ones.
 func (p *Problem) inOrder() (ordered, error) {
 	paces, err := p.paces()
@@ -83,25 +83,25 @@ func (n *listedNode) sort(by func(a, b op.Member) int) {
 	}
 }
 
-// paces is what each device type takes over a layer's linear work on an equal share of the
-// sequence, in seconds.
+// paces is what each device type takes over a layer's linear work on half of the sequence, in
+// seconds.
 func (p *Problem) paces() (map[string]float64, error) {
 	m, err := analytic.New(p.posed)
 	if err != nil {
 		return nil, err
 	}
-	share := max(1, p.Job.SeqLen/2)
+	half := max(1, p.Job.SeqLen/2)
 	paces := map[string]float64{}
 	for r, k := range p.posed.Ranks {
 		if _, known := paces[k.Device]; !known {
-			paces[k.Device] = m.LinearTime(m.TypeOf[r], share)
+			paces[k.Device] = m.LinearTime(m.TypeOf[r], half)
 		}
 	}
 	return paces, nil
 }
 
-// ordered is a layout of ranks as the cluster lists them, as one of this problem.
-func (o ordered) inOrder(l costmodel.Layout) costmodel.Layout {
+// ofListed is a layout of ranks as the cluster lists them, as one of this problem.
+func (o ordered) ofListed(l costmodel.Layout) costmodel.Layout {
 	if o.listed == nil {
 		return l
 	}

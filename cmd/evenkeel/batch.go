@@ -190,7 +190,11 @@ func (o problem) lawWords(laws known, job costmodel.Job) string {
 	if laws.profile.Simulated {
 		kind = "SIMULATED laws"
 	}
-	return fmt.Sprintf("%s of %s on %s for %s, %s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType)
+	words := fmt.Sprintf("%s of %s on %s for %s, %s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType)
+	if job.MemoryReserve > 0 {
+		words += fmt.Sprintf(", %.3g %% of the memory kept free", 100*job.MemoryReserve)
+	}
+	return words
 }
 
 // equal is sequences that are as long as one another, nothing where they are not.

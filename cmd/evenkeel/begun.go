@@ -108,8 +108,12 @@ func withBudget(args []string, budget time.Duration) []string {
 
 // further are the flags of a calibration that a further one of the same needs too.
 func (a *app) further() string {
-	words := strings.Fields(strings.TrimPrefix(commandAgain(withBudget(a.args, 0)), "evenkeel"))
-	words = slices.DeleteFunc(words, func(w string) bool { return w == "calibrate" || w == "-q" || w == "--quiet" || w == "--json" })
+	args := withBudget(a.args, 0)
+	if verb := slices.Index(args, "calibrate"); verb >= 0 {
+		args = slices.Delete(args, verb, verb+1)
+	}
+	words := strings.Fields(strings.TrimPrefix(commandAgain(args), "evenkeel"))
+	words = slices.DeleteFunc(words, func(w string) bool { return w == "-q" || w == "--quiet" || w == "--json" })
 	return strings.Join(words[:len(words)-2], " ") // --budget and its value
 }
 

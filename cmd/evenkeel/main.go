@@ -2,7 +2,7 @@
 // fits a cost model with a stated error to it, plans long-context training
 // steps on unequal devices, and checks that the model still tells the truth.
 //
-// Run `evenkeel --help` for its verbs; README.md begins with two commands.
+// Run `evenkeel --help` for its verbs; README.md says how to begin.
 package main
 
 import "os"

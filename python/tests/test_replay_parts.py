@@ -246,7 +246,7 @@ class TestRefusals(unittest.TestCase):
 
     def test_kernel_that_is_missing(self) -> None:
         with mock.patch.dict(sys.modules, {"flash_attn": None, "flash_attn.flash_attn_interface": None}):
-            with self.assertRaisesRegex(Fault, "kernel: fa2: not to be had here"):
+            with self.assertRaisesRegex(Fault, "kernel: fa2: needs the flash-attn package, 2.7 or later"):
                 kernel_named("fa2")
         self.assertEqual(kernel_named("math").name, "math")
 

@@ -10,7 +10,7 @@ import (
 
 // Ring is context parallelism as frameworks run it today: an equal share for
 // every rank whatever its speed, zigzag against the causal imbalance, blocks
-// passed on in rank order.
+// passed on from node to node, in the order in which strategies see them.
 type Ring struct{}
 
 // Name implements strategy.Strategy.
@@ -18,7 +18,7 @@ func (Ring) Name() string { return "ring" }
 
 // Claims implements strategy.Strategy.
 func (Ring) Claims() strategy.Claims {
-	return strategy.Claims{Baseline: true, Doc: "equal shares in zigzag order, key-value blocks passed on in rank order"}
+	return strategy.Claims{Baseline: true, Doc: "equal shares in zigzag order, key-value blocks passed on from node to node"}
 }
 
 // Solve implements strategy.Strategy. A simulation of either order is all there is to it, which
