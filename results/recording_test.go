@@ -76,6 +76,8 @@ func TestAdvisedCalibrationsHaveTheFlagsOfThisOne(t *testing.T) {
 		{"--backend torch", "more: evenkeel calibrate --fresh --budget 10m", "more: evenkeel calibrate --backend torch --fresh --budget 10m"},
 		{"--backend torch", "evenkeel calibrate --backend torch", "evenkeel calibrate --backend torch"},
 		{"--out a --only gemm --devices cpu:1", "evenkeel calibrate --fresh --only attn_bwd", "evenkeel calibrate --out a --devices cpu:1 --fresh --only attn_bwd"},
+		{"--backend torch --out p", "evenkeel calibrate --backend torch --fresh", "evenkeel calibrate --out p --backend torch --fresh"},
+		{"--points 9", "evenkeel calibrate --point-time 3s", "evenkeel calibrate --points 9 --point-time 3s"},
 		{"--out a", "evenkeel import", "evenkeel import"},
 	} {
 		if got := (&printer{further: c.further}).advised(c.text); got != c.want {

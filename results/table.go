@@ -34,26 +34,26 @@ func (p *printer) advised(text string) string {
 	if i < 0 || p.further == "" {
 		return text
 	}
-	before, own, further := text[:i+len(command)], text[i+len(command):], strings.Fields(p.further)
-	if strings.Contains(own, "--only") {
-		further = withoutOnly(further)
-	}
-	for k := 0; k < len(further); k++ {
-		if strings.Contains(own, further[k]) && strings.HasPrefix(further[k], "--") {
-			return text // it says so already
+	before, own := text[:i+len(command)], text[i+len(command):]
+	further := strings.Fields(p.further)
+	for _, word := range strings.Fields(own) {
+		if name, _, _ := strings.Cut(word, "="); strings.HasPrefix(name, "--") {
+			further = without(further, strings.TrimRight(name, ".,;:)"))
 		}
 	}
-	return before + " " + strings.Join(further, " ") + own
+	return strings.Join(append([]string{before}, further...), " ") + own
 }
 
-// withoutOnly leaves --only and its value out of flags.
-func withoutOnly(flags []string) []string {
+// without leaves a flag and its value out of flags.
+func without(flags []string, flag string) []string {
 	var kept []string
 	for i := 0; i < len(flags); i++ {
 		switch {
-		case flags[i] == "--only":
-			i++
-		case !strings.HasPrefix(flags[i], "--only="):
+		case flags[i] == flag:
+			if i+1 < len(flags) && !strings.HasPrefix(flags[i+1], "-") {
+				i++
+			}
+		case !strings.HasPrefix(flags[i], flag+"="):
 			kept = append(kept, flags[i])
 		}
 	}

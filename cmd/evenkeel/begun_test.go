@@ -147,3 +147,11 @@ func fitError(t *testing.T, path string) error {
 	_, err := (&app{errOut: io.Discard}).fitFiles(t.Context(), []string{path}, filepath.Join(t.TempDir(), "x.profile.json"), fit.Defaults())
 	return err
 }
+
+// Only the verb is left out of what a further calibration needs too, not what is called like it.
+func TestFurtherCalibrationKeepsItsArguments(t *testing.T) {
+	a := &app{args: []string{"calibrate", "-q", "--out", "calibrate", "--budget", "1m"}}
+	if got := a.further(); got != "--out calibrate" {
+		t.Errorf("%q", got)
+	}
+}
