@@ -75,13 +75,22 @@ func (b *Backend) probe(ctx context.Context) (*interpreter, []string, error) {
 // waitingAfter is how long an interpreter is waited for without a word.
 const waitingAfter = 5 * time.Second
 
-// waiting tells of an interpreter that takes long, until stop is called.
+// waiting tells of an interpreter that takes long, until stop is called, once: nothing is told
+// any more when that returns.
 func (b *Backend) waiting(path string) (stop func()) {
 	if b.config.Waiting == nil {
 		return func() {}
 	}
-	t := time.AfterFunc(min(waitingAfter, b.config.greetTimeout()/2), func() { b.config.Waiting(path, b.config.greetTimeout()) })
-	return func() { t.Stop() }
+	told := make(chan struct{})
+	t := time.AfterFunc(min(waitingAfter, b.config.greetTimeout()/2), func() {
+		defer close(told)
+		b.config.Waiting(path, b.config.greetTimeout())
+	})
+	return func() {
+		if !t.Stop() {
+			<-told
+		}
+	}
 }
 
 // try starts a worker on the wanted device, or on the processor where no device
