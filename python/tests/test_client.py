@@ -292,7 +292,7 @@ class Refusals(Case):
     def test_codes_are_those_described(self) -> None:
         description = os.path.join(os.path.dirname(ROOT), "serve", "openapi.yaml")
         with open(description, encoding="utf-8") as file:
-            found = re.search(r"code:\s+enum: \[([^]]*)]", file.read())
+            found = re.search(r"code:\n(?: +(?:type|description): .*\n)* +enum: \[([^]]*)]", file.read())
         assert found
         self.assertEqual(set(found[1].split(", ")), set(REFUSALS))
 
