@@ -16,30 +16,38 @@ func TestScriptsUseFlagsThatExist(t *testing.T) {
 		t.Fatalf("%d scripts, %v", len(scripts), err)
 	}
 	call := regexp.MustCompile(`(?:/evenkeel|\$EVENKEEL|\$BIN)" (?:-q )?([a-z]+)\b([^\n|>]*)`)
-	flag := regexp.MustCompile(`(?:^| )--([a-z][a-z-]*)`)
 	calls := 0
 	for _, script := range scripts {
 		data, err := os.ReadFile(script)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range call.FindAllStringSubmatch(strings.ReplaceAll(string(data), "\\\n", " "), -1) {
-			c, _, err := (&app{}).root().Find([]string{m[1]})
-			if err != nil || c.Name() != m[1] {
-				t.Errorf("%s: no verb %q", script, m[1])
-				continue
-			}
-			calls++
-			for _, f := range flag.FindAllStringSubmatch(m[2], -1) {
-				if c.Flag(f[1]) == nil {
-					t.Errorf("%s: evenkeel %s has no --%s", script, m[1], f[1])
-				}
-			}
-		}
+		calls += knownCalls(t, script, string(data), call)
 	}
 	if calls < 20 {
 		t.Errorf("%d calls were found: the pattern misses most", calls)
 	}
+}
+
+// knownCalls counts the calls of evenkeel in a text, whose pattern gives a verb and what follows
+// it, and fails on verbs and flags that there are not.
+func knownCalls(t *testing.T, where, text string, call *regexp.Regexp) (calls int) {
+	t.Helper()
+	flag := regexp.MustCompile(`(?:^| )--([a-z][a-z-]*)`)
+	for _, m := range call.FindAllStringSubmatch(strings.ReplaceAll(text, "\\\n", " "), -1) {
+		c, _, err := (&app{}).root().Find([]string{m[1]})
+		if err != nil || c.Name() != m[1] {
+			t.Errorf("%s: no verb %q", where, m[1])
+			continue
+		}
+		calls++
+		for _, f := range flag.FindAllStringSubmatch(m[2], -1) {
+			if c.Flag(f[1]) == nil {
+				t.Errorf("%s: evenkeel %s has no --%s", where, m[1], f[1])
+			}
+		}
+	}
+	return calls
 }
 
 // What a flag's help says of other flags is of flags that the same verb has, although verbs

@@ -15,8 +15,9 @@ import (
 // are free and what it needs is there. Groups of devices may be of several types, with
 // shares of the batch that let all end together. It begins with splits of every module over
 // two choices, as the lower bound suggests them, and the best plan of the others, and improves
-// the best of these by changing one module at a time (simulated annealing). It is never slower than any other strategy,
-// for their plans, without waves where that is faster, are its own where nothing is better.
+// the best of these by changing one module at a time (simulated annealing). It is never slower
+// than any other strategy, for their plans, without waves where that is faster, are its own where
+// nothing is better.
 type Evenkeel struct{}
 
 // Name implements Strategy.
