@@ -1,13 +1,7 @@
 package costmodel
 
 import (
-	"bytes"
-	"compress/flate"
-	"encoding/base64"
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"sort"
 
@@ -20,22 +14,22 @@ import (
 // the value at the edge and decays towards 0 with every octave, so that far outside the
 // measured shapes the core alone decides.
 type Field struct {
-	Axes []FieldAxis `json:"axes"`
+	Axes []FieldAxis
 	// Tile is a tile's length in tokens. Lengths above it on axes that are processed in
 	// tiles (see InTiles) are rounded up to whole tiles, as the core does it, so that the
 	// correction never falls where the core stays the same. 0 is no rounding.
-	Tile int `json:"tile_tokens,omitzero"`
+	Tile int
 	// Decay is the number of octaves beyond the lattice over which the correction
 	// falls to 1/e of its value at the edge.
-	Decay  float64    `json:"decay_octaves"`
-	Step   float64    `json:"step"`   // log ratio that one count of Values stands for
-	Values NodeValues `json:"values"` // at all nodes, the last axis fastest
+	Decay  float64
+	Step   float64    // log ratio that one count of Values stands for
+	Values NodeValues // at all nodes, the last axis fastest
 	// Unmeasured replace Values at counts (of heads, say) that were never measured. Only
 	// a field of interval widths has them (Law.Width); a correction has none.
-	Unmeasured UnmeasuredAxes `json:"unmeasured,omitempty"`
+	Unmeasured []Unmeasured
 	// Switches list the stretches where the corrected time may fall as an axis rises.
 	// Everywhere else it is monotone in tokens, heads and batch.
-	Switches []Switch `json:"switches,omitempty"`
+	Switches []Switch
 }
 
 // Unmeasured holds a field's values for shapes whose count on an axis was never measured:
@@ -43,21 +37,9 @@ type Field struct {
 // was fitted to. Of a product's rows these are counts between measured ones: beyond them all
 // an interval widens by what a law says of that.
 type Unmeasured struct {
-	Axis   string     `json:"axis"`
-	Known  []float64  `json:"known"`  // the counts that were measured, rising
-	Values NodeValues `json:"values"` // of the field's nodes, elsewhere
-}
-
-// UnmeasuredAxes are Unmeasured of different axes.
-type UnmeasuredAxes []Unmeasured
-
-// UnmarshalJSON also reads the one axis alone that profiles had before there could be several.
-func (u *UnmeasuredAxes) UnmarshalJSON(data []byte) error {
-	if data = bytes.TrimSpace(data); len(data) > 0 && data[0] == '{' {
-		*u = make(UnmeasuredAxes, 1)
-		return json.Unmarshal(data, &(*u)[0])
-	}
-	return json.Unmarshal(data, (*[]Unmeasured)(u))
+	Axis   string
+	Known  []float64  // the counts that were measured, rising
+	Values NodeValues // of the field's nodes, elsewhere
 }
 
 // leavesOut says whether a shape's count on the axis was not measured.
@@ -335,13 +317,8 @@ func (u *Unmeasured) validate(example op.Shape, size int) error {
 	return nil
 }
 
-// NodeValues are the values at the nodes of a lattice, as counts of Field.Step. Their
-// text form is the base64 of their deflated differences from node to node: neighbouring
-// values are alike, so that a profile stays small.
+// NodeValues are the values at the nodes of a lattice, as counts of Field.Step.
 type NodeValues []int16
-
-// maxNodes bounds what a document can make a reader allocate.
-const maxNodes = 1 << 20
 
 // largest is the largest count without its sign.
 func (v NodeValues) largest() float64 {
@@ -350,51 +327,4 @@ func (v NodeValues) largest() float64 {
 		most = max(most, math.Abs(float64(x)))
 	}
 	return most
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (v NodeValues) MarshalText() ([]byte, error) {
-	var raw bytes.Buffer
-	w, err := flate.NewWriter(&raw, flate.BestCompression)
-	if err != nil {
-		return nil, err
-	}
-	deltas, last := make([]byte, 0, 2*len(v)), int16(0)
-	for _, x := range v {
-		deltas = binary.AppendVarint(deltas, int64(x)-int64(last))
-		last = x
-	}
-	if _, err := w.Write(deltas); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return base64.StdEncoding.AppendEncode(nil, raw.Bytes()), nil
-}
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (v *NodeValues) UnmarshalText(text []byte) error {
-	raw, err := base64.StdEncoding.AppendDecode(nil, text)
-	if err != nil {
-		return fmt.Errorf("node values are not base64: %w", err)
-	}
-	const most = 3 * maxNodes // bytes: a difference of two counts takes at most three
-	deltas, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(raw)), most+1))
-	if err != nil {
-		return fmt.Errorf("node values are not deflated: %w", err)
-	}
-	if len(deltas) > most {
-		return fmt.Errorf("node values: more than %d bytes inflated, want at most %d nodes", most, maxNodes)
-	}
-	*v = nil
-	last := int64(0)
-	for len(deltas) > 0 {
-		d, n := binary.Varint(deltas)
-		if last += d; n <= 0 || last != int64(int16(last)) || len(*v) == maxNodes {
-			return fmt.Errorf("node values: node %d is torn or out of range", len(*v))
-		}
-		*v, deltas = append(*v, int16(last)), deltas[n:]
-	}
-	return nil
 }

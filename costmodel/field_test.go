@@ -192,7 +192,7 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 		return &Field{
 			Axes: []FieldAxis{{"m", []float64{1, 2, 4}}, {"n", []float64{64, 128}}}, Decay: 3, Step: 0.001,
 			Values: NodeValues{1, 2, 3, 4, 5, 6}, Switches: []Switch{{"m", 1, 2, 0.1}},
-			Unmeasured: UnmeasuredAxes{{"n", []float64{64, 96, 128}, NodeValues{7, 8, 9, 10, 11, 12}}},
+			Unmeasured: []Unmeasured{{"n", []float64{64, 96, 128}, NodeValues{7, 8, 9, 10, 11, 12}}},
 		}
 	}
 	example := op.GEMM{Pass: op.Forward, M: 1, N: 1, K: 1, DType: op.BF16}
@@ -236,7 +236,7 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 func TestWidthsTellMeasuredCountsFromOthers(t *testing.T) {
 	f := &Field{
 		Axes: []FieldAxis{{"q_len", []float64{1024, 4096}}}, Decay: 2, Step: 0.01, Values: NodeValues{-300, -200},
-		Unmeasured: UnmeasuredAxes{{Axis: "q_heads", Known: []float64{1, 8, 64}, Values: NodeValues{-150, -50}}},
+		Unmeasured: []Unmeasured{{Axis: "q_heads", Known: []float64{1, 8, 64}, Values: NodeValues{-150, -50}}},
 	}
 	for _, c := range []struct {
 		heads        int
@@ -267,7 +267,7 @@ func TestWidthsTellMeasuredCountsFromOthers(t *testing.T) {
 func TestWidthsBeyondAllRows(t *testing.T) {
 	f := Field{
 		Axes: []FieldAxis{{Name: "m", Nodes: []float64{64, 4096}}}, Step: 0.01, Decay: math.Inf(1), Values: NodeValues{-200, -200},
-		Unmeasured: UnmeasuredAxes{{Axis: "m", Known: []float64{64, 4096}, Values: NodeValues{-100, -100}}},
+		Unmeasured: []Unmeasured{{Axis: "m", Known: []float64{64, 4096}, Values: NodeValues{-100, -100}}},
 	}
 	for m, want := range map[units.Tokens]float64{32: -2, 64: -2, 65: -1, 4096: -2, 8192: -2} {
 		if got := f.WidthLog(op.GEMM{M: m, N: 64, K: 64, DType: op.BF16, Pass: op.Forward}); math.Abs(got-want) > 1e-9 {
@@ -279,7 +279,7 @@ func TestWidthsBeyondAllRows(t *testing.T) {
 func TestFieldDoesNotAllocate(t *testing.T) {
 	f := &Field{Axes: []FieldAxis{{"q_len", []float64{1024, 4096}}, {"batch", []float64{4, 8}}}, Decay: 2, Step: 0.01, Values: NodeValues{10, 20, 30, 40}}
 	var s op.Shape = block(3000, 5, 8, 8)
-	f.Unmeasured = UnmeasuredAxes{{Axis: "q_heads", Known: []float64{1, 2}, Values: f.Values}}
+	f.Unmeasured = []Unmeasured{{Axis: "q_heads", Known: []float64{1, 2}, Values: f.Values}}
 	if n := testing.AllocsPerRun(100, func() { f.Log(s); f.WidthLog(s) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -10,13 +10,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// deflated is a text of NodeValues that holds any bytes.
+// deflated is a text of wireCounts that holds any bytes.
 func deflated(t testing.TB, raw []byte) []byte {
 	t.Helper()
 	var packed bytes.Buffer
@@ -33,34 +36,83 @@ func deflated(t testing.TB, raw []byte) []byte {
 	return base64.StdEncoding.AppendEncode(nil, packed.Bytes())
 }
 
-func TestNodeValuesComeBack(t *testing.T) {
+// written is what a document holds of a field.
+func written(t testing.TB, f *Field) []byte {
+	t.Helper()
+	text, err := json.Marshal(f, json.Deterministic(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// A field comes back from its document as it was, and its counts from differences along
+// whichever axes.
+func TestFieldsComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v := NodeValues(rapid.SliceOf(rapid.Int16()).Draw(t, "values"))
-		text, err := v.MarshalText()
+		f := drawField(t)
+		for i := range f.Values {
+			f.Values[i] = rapid.Int16().Draw(t, "count")
+		}
+		along := rapid.Permutation([]int{0, 1, 2, 3}[:len(f.Axes)]).Draw(t, "axes")
+		along = along[:rapid.IntRange(0, len(along)).Draw(t, "along")]
+		if back, err := f.summed(f.differences(f.Values, along), along); err != nil || !slices.Equal(back, f.Values) {
+			t.Fatalf("along %v: %v, %v", along, back, err)
+		}
+		f.Unmeasured = []Unmeasured{{Axis: "q_heads", Known: []float64{1, 8}, Values: slices.Clone(f.Values)}}
+		f.Unmeasured[0].Values[0] /= 2
+		text, err := json.Marshal(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		back := NodeValues{1, 2, 3} // of which nothing may stay
-		if err := back.UnmarshalText(text); err != nil || !slices.Equal(v, back) {
-			t.Fatalf("%v: %v, %v", v, back, err)
+		back := Field{Values: NodeValues{1, 2, 3}} // of which nothing may stay
+		if err := json.Unmarshal(text, &back); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if diff := cmp.Diff(*f, back, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatal(diff)
 		}
 	})
 }
 
-// Values that vary smoothly take less than a byte each.
-func TestNodeValuesAreSmall(t *testing.T) {
-	v := make(NodeValues, 10000)
-	for i := range v {
-		v[i] = int16(40*math.Sin(float64(i)/50) + 30*math.Cos(float64(i/100)))
+// A smooth field takes less than a byte a node, and less than differences in the order of
+// the list take.
+func TestFieldsAreSmall(t *testing.T) {
+	f := &Field{Decay: 1, Step: 0.001, Axes: []FieldAxis{{Name: "q_len"}, {Name: "batch"}, {Name: "q_heads"}}}
+	for i := range 20 {
+		for a := range f.Axes {
+			f.Axes[a].Nodes = append(f.Axes[a].Nodes, float64(i+1))
+		}
 	}
-	text, err := v.MarshalText()
-	if err != nil || len(text) > len(v) {
-		t.Errorf("%d bytes for %d values, %v", len(text), len(v), err)
+	for i := range 8000 {
+		x, y, z := float64(i/400), float64(i/20%20), float64(i%20)
+		f.Values = append(f.Values, int16(400*math.Sin((x+y)/15)+300*math.Cos((y+z)/17)+200*math.Sin(x*z/300)))
+	}
+	text := written(t, f)
+	inOrder, err := f.differences(f.Values, nil).MarshalText()
+	if err != nil || len(text) > len(f.Values) || len(text) > len(inOrder)*9/10 {
+		t.Errorf("%d bytes for %d values, %d in the order of the list, %v", len(text), len(f.Values), len(inOrder), err)
 	}
 }
 
-func TestNodeValuesRefuse(t *testing.T) {
-	whole, err := NodeValues{1, -5, 300, 32767, -32768}.MarshalText()
+// Profiles had differences in the order of the list before, and one axis of unmeasured counts
+// that was no list.
+func TestFieldsOfOlderProfilesAreRead(t *testing.T) {
+	inOrder := string(deflated(t, []byte{20, 20, 19, 20})) // 10, 20, 10, 20 as varints of 10, 10, -10, 10
+	text := `{"axes": [{"axis": "q_len", "nodes": [1, 2]}, {"axis": "batch", "nodes": [1, 2]}], "decay_octaves": 1, "step": 0.1, "values": "` + inOrder +
+		`", "unmeasured": {"axis": "q_heads", "known": [1], "values": "` + inOrder + `"}}`
+	var f Field
+	if err := json.Unmarshal([]byte(text), &f); err != nil {
+		t.Fatal(err)
+	}
+	want := NodeValues{10, 20, 10, 20}
+	if !slices.Equal(f.Values, want) || len(f.Unmeasured) != 1 || !slices.Equal(f.Unmeasured[0].Values, want) {
+		t.Errorf("%+v, want %v twice", f, want)
+	}
+}
+
+func TestFieldsRefuse(t *testing.T) {
+	whole, err := wireCounts{1, -5, 300, maxDifference, -maxDifference}.MarshalText()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,58 +122,68 @@ func TestNodeValuesRefuse(t *testing.T) {
 	}
 	wide := binary.AppendVarint(binary.AppendVarint(nil, 30000), -30000) // of three bytes each
 	for name, c := range map[string]struct {
-		text []byte
-		want string
+		text  []byte
+		along string
+		want  string
 	}{
-		"no base64":              {[]byte("{}"), "not base64"},
-		"cut base64":             {whole[:len(whole)-1], "not base64"},
-		"nothing":                {nil, "not deflated"},
-		"torn deflate":           {base64.StdEncoding.AppendEncode(nil, torn[:len(torn)/2]), "not deflated"},
-		"no deflate":             {[]byte("/////w=="), "not deflated"},
-		"torn count":             {deflated(t, []byte{2, 4, 0x80}), "node 2 is torn"},
-		"out of range":           {deflated(t, binary.AppendVarint(nil, 32768)), "node 0 is torn or out of range"},
-		"out of range below":     {deflated(t, binary.AppendVarint([]byte{1}, -32768)), "node 1 is torn or out of range"},
-		"a sum beyond 64 bits":   {deflated(t, binary.AppendVarint([]byte{1}, math.MinInt64)), "node 1 is torn or out of range"},
-		"a varint that is wider": {deflated(t, bytes.Repeat([]byte{0xff}, 11)), "node 0 is torn"},
-		"too many nodes":         {deflated(t, make([]byte, maxNodes+1)), "node 1048576 is torn or out of range"},
-		"a bomb":                 {deflated(t, make([]byte, 64*maxNodes)), "more than 3145728 bytes inflated"},
-		"a bomb of wide counts":  {deflated(t, bytes.Repeat(wide, maxNodes)), "more than 3145728 bytes inflated"},
+		"no base64":              {[]byte("{}"), ``, "not base64"},
+		"cut base64":             {whole[:len(whole)-1], ``, "not base64"},
+		"nothing":                {nil, ``, "not deflated"},
+		"torn deflate":           {base64.StdEncoding.AppendEncode(nil, torn[:len(torn)/2]), ``, "not deflated"},
+		"no deflate":             {[]byte("/////w=="), ``, "not deflated"},
+		"torn count":             {deflated(t, []byte{2, 4, 0x80}), ``, "node 2 is torn"},
+		"out of range":           {deflated(t, binary.AppendVarint(nil, 32768)), ``, "node 0 is out of range"},
+		"out of range below":     {deflated(t, binary.AppendVarint([]byte{1}, -32768)), ``, "node 1 is out of range"},
+		"a sum out of range":     {deflated(t, binary.AppendVarint(binary.AppendVarint([]byte{0, 0}, 32767), 2)), `"batch"`, "node 3 is out of range"},
+		"a difference too large": {deflated(t, binary.AppendVarint([]byte{1}, maxDifference+1)), ``, "node 1 is torn or out of range"},
+		"a sum beyond 64 bits":   {deflated(t, binary.AppendVarint([]byte{1}, math.MinInt64)), ``, "node 1 is torn or out of range"},
+		"a varint that is wider": {deflated(t, bytes.Repeat([]byte{0xff}, 11)), ``, "node 0 is torn"},
+		"too many nodes":         {deflated(t, make([]byte, maxNodes+1)), ``, "node 1048576 is torn or out of range"},
+		"a bomb":                 {deflated(t, make([]byte, 64*maxNodes)), ``, "more than 3145728 bytes inflated"},
+		"a bomb of wide counts":  {deflated(t, bytes.Repeat(wide, maxNodes)), ``, "more than 3145728 bytes inflated"},
+		"another number":         {deflated(t, make([]byte, 5)), `"batch"`, "values: 5: the axes have 4 nodes"},
+		"no such axis":           {deflated(t, make([]byte, 4)), `"batch", "m"`, `differences_along[1]: "m"`},
+		"an axis twice":          {deflated(t, make([]byte, 4)), `"batch", "batch"`, `differences_along[1]: "batch"`},
 	} {
-		var v NodeValues
-		if err := v.UnmarshalText(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+		text := `{"axes": [{"axis": "q_len", "nodes": [1, 2]}, {"axis": "batch", "nodes": [1, 2]}], "decay_octaves": 1, "step": 0.1, "differences_along": [` + c.along + `], "values": "` + string(c.text) + `"}`
+		var f Field
+		if err := json.Unmarshal([]byte(text), &f); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %q is missing in: %v", name, c.want, err)
 		}
+	}
+	var f Field
+	if err := json.Unmarshal([]byte(`{"unmeasured": {"known": "many"}}`), &f); err == nil {
+		t.Error("a word is read as a list of counts")
+	}
+	bad := &Field{Axes: []FieldAxis{{"q_len", nil}}, Values: NodeValues{1}}
+	if _, err := json.Marshal(bad); err == nil || !strings.Contains(err.Error(), "values: 1: the axes have 0 nodes") {
+		t.Errorf("a field that is none is written: %v", err)
 	}
 }
 
 // Whatever text is read comes back, and a field of it that passes its checks
 // says finite things everywhere.
-func FuzzNodeValues(f *testing.F) {
-	for _, v := range []NodeValues{{}, {0}, {1, -1, 1, -1}, {5, 6, 7, 8, 9, 10, 11, 12}, {32767, -32768, 32767, -32768}} {
-		text, err := v.MarshalText()
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(text, 0.001, 3.0, 2, 100)
-	}
-	f.Add([]byte("AA=="), 0.5, 99.0, -1, 1)
-	f.Fuzz(func(t *testing.T, text []byte, step, decay float64, tile, qLen int) {
-		var v, back NodeValues
-		if v.UnmarshalText(text) != nil {
-			return
-		}
-		again, err := v.MarshalText()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := back.UnmarshalText(again); err != nil || !slices.Equal(v, back) {
-			t.Fatalf("%d values come back as %d, %v", len(v), len(back), err)
-		}
-		field := &Field{Axes: []FieldAxis{{"q_len", []float64{16, 256}}, {"batch", nil}}, Tile: tile, Step: step, Decay: decay, Values: v}
+func FuzzFieldDocument(f *testing.F) {
+	for _, v := range []NodeValues{{0, 0}, {1, -1, 1, -1}, {5, 6, 7, 8, 9, 10, 11, 12}, {32767, -32768, 32767, -32768}} {
+		field := &Field{Axes: []FieldAxis{{"q_len", []float64{16, 256}}, {"batch", nil}}, Tile: 2, Step: 0.001, Decay: 3, Values: v}
 		for i := range len(v) / 2 {
 			field.Axes[1].Nodes = append(field.Axes[1].Nodes, float64(i+1))
 		}
-		if field.validate(block(1, 1, 1, 1)) != nil || qLen < 1 || qLen > 1<<30 {
+		f.Add(written(f, field), 100)
+	}
+	f.Add([]byte(`{"axes": [{"axis": "q_len", "nodes": []}], "differences_along": ["q_len"], "values": "AwA="}`), 1)
+	f.Fuzz(func(t *testing.T, text []byte, qLen int) {
+		var field, back Field
+		if json.Unmarshal(text, &field) != nil || field.validate(block(1, 1, 1, 1)) != nil {
+			return
+		}
+		if err := json.Unmarshal(written(t, &field), &back); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(field, back, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatal(diff)
+		}
+		if qLen < 1 || qLen > 1<<30 {
 			return
 		}
 		for _, batch := range []int{1, 2, 1000} {
@@ -147,7 +209,7 @@ func FuzzField(f *testing.F) {
 		}
 		g.M, g.N = units.Tokens(m), n
 		widths := *field
-		widths.Unmeasured = UnmeasuredAxes{{Axis: a, Known: []float64{a0}, Values: field.Values}}
+		widths.Unmeasured = []Unmeasured{{Axis: a, Known: []float64{a0}, Values: field.Values}}
 		if widths.validate(g) != nil {
 			t.Fatal("a field of widths is refused where the same correction is not")
 		}

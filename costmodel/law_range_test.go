@@ -1,7 +1,6 @@
 package costmodel
 
 import (
-	"encoding/json"
 	"math"
 	"strings"
 	"testing"
@@ -99,11 +98,11 @@ func toySendRecv() Law {
 }
 
 // Of a product with neither rows nor columns measured each adds to the width what it would
-// alone; profiles of before know one axis.
+// alone.
 func TestWidthsWhereSeveralAxesWereNotMeasured(t *testing.T) {
 	f := &Field{
 		Axes: []FieldAxis{{"m", []float64{64, 4096}}}, Decay: 100, Step: 0.001, Values: NodeValues{-3000, -3000},
-		Unmeasured: UnmeasuredAxes{
+		Unmeasured: []Unmeasured{
 			{Axis: "m", Known: []float64{64, 4096}, Values: NodeValues{-2000, -2000}},
 			{Axis: "n", Known: []float64{128, 256, 512}, Values: NodeValues{-1000, -1000}},
 		},
@@ -125,23 +124,5 @@ func TestWidthsWhereSeveralAxesWereNotMeasured(t *testing.T) {
 		if got := at(c.m, c.n); math.Abs(got/c.want-1) > 1e-9 {
 			t.Errorf("%d rows, %d columns: %v, want %v", c.m, c.n, got, c.want)
 		}
-	}
-	data, err := json.Marshal(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var again, before Field
-	if err := json.Unmarshal(data, &again); err != nil || len(again.Unmeasured) != 2 {
-		t.Errorf("%+v, %v", again.Unmeasured, err)
-	}
-	one, err := json.Marshal(f.Unmeasured[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal([]byte(`{"unmeasured": `+string(one)+`}`), &before); err != nil || len(before.Unmeasured) != 1 || before.Unmeasured[0].Axis != "m" {
-		t.Errorf("of one axis: %+v, %v", before.Unmeasured, err)
-	}
-	if err := json.Unmarshal([]byte(`{"unmeasured": {"known": "many"}}`), &before); err == nil {
-		t.Error("a word is read as a list of counts")
 	}
 }

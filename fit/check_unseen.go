@@ -126,10 +126,13 @@ func (s Stratum) of(l *costmodel.Law) bool {
 // sameDigits is how far two sums of the same numbers lie apart at most.
 const sameDigits = 1e-9
 
+// fewestDigits is how many significant digits of errors a profile ever told: some have four.
+const fewestDigits = 4
+
 // sameErrors says whether errors that a profile tells are those again that points give a law,
-// in whole (as profiles before told them) or to toldDigits.
+// in whole or to as few digits as profiles before told them.
 func sameErrors(said, again costmodel.FitError) bool {
-	same := func(x, y float64) bool { return math.Abs(x-y) <= sameDigits+math.Abs(y-rounded(y, toldDigits)) }
+	same := func(x, y float64) bool { return math.Abs(x-y) <= sameDigits+math.Abs(y-rounded(y, fewestDigits)) }
 	return said.Points == again.Points && said.Outside == again.Outside &&
 		same(said.Median, again.Median) && same(said.P90, again.P90) && same(said.P95, again.P95) && same(said.Bias, again.Bias)
 }

@@ -25,7 +25,7 @@ func (f fieldShape) widths(points []Point, unseen unseenErrors, share float64) *
 		if len(unseen.apart) > 0 {
 			logs = unseen.apart[0].logs
 		}
-		w.Unmeasured = costmodel.UnmeasuredAxes{f.unmeasured(g, points, places, logs, w.Values, share)}
+		w.Unmeasured = []costmodel.Unmeasured{f.unmeasured(g, points, places, logs, w.Values, share)}
 		return w
 	}
 	for _, e := range unseen.apart {

@@ -240,8 +240,9 @@ func summarise(e *costmodel.FitError, logs []float64) {
 }
 
 // toldDigits is how many significant digits a law keeps of its errors and of its rivals':
-// they are shown, to two digits, and no time or interval follows from them.
-const toldDigits = 4
+// they are shown, to two digits, and no time or interval follows from them. Four would round
+// twice: 15.4988 % is told as 15.50 then and shown as 16 %.
+const toldDigits = 6
 
 func told(e costmodel.FitError) costmodel.FitError {
 	for _, x := range []*float64{&e.Median, &e.P90, &e.P95, &e.Bias, &e.Coverage} {
