@@ -41,6 +41,10 @@ func derives(t *testing.T, evidence string) {
 	if err := doc.Load(evidence+"calibration.profile.json", &committed); err != nil {
 		t.Fatal(err)
 	}
+	const mostBytes = 200_000 // a calibration of everything that one GPU shows, with its slower kernels
+	if file, err := os.Stat(evidence + "calibration.profile.json"); err != nil || file.Size() >= mostBytes {
+		t.Errorf("a profile of more than %d bytes: %v", mostBytes, err)
+	}
 	recording, err := os.Open(evidence + "calibration.rec.jsonl")
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 const leafWidth = 120
 
 // layOut puts every object and list that holds no other on a line of its own
-// where it is short, and fills lines with the numbers of a longer list: a law has
+// where it is short, and fills lines with the numbers of a longer one: a law has
 // hundreds of numbers, which one below the other nobody reads and which would take
 // twice the space. data is valid JSON, indented.
 func layOut(data []byte) []byte {
@@ -39,7 +39,7 @@ func layOut(data []byte) []byte {
 }
 
 // joined puts the container from `open` on, which ends the bytes, on one line
-// if it fits, and on as few as hold it if it is a list of numbers.
+// if it fits, and on as few as hold it if it has numbers alone.
 func joined(out []byte, open int) []byte {
 	lines := bytes.Split(out[open:], []byte("\n"))
 	short := make([]byte, 0, leafWidth)
@@ -61,22 +61,26 @@ func joined(out []byte, open int) []byte {
 	return out
 }
 
-// ofNumbers says whether lines are a list's, each but the first and the last one number.
+// ofNumbers says whether lines are a list's or an object's, each but the first and the last
+// one number or a true or false, with its key in an object.
 func ofNumbers(lines [][]byte) bool {
 	for i, line := range lines {
 		line = bytes.TrimLeft(line, " ")
-		switch ends := i == 0 || i == len(lines)-1; {
-		case ends && line[0] != '[' && line[0] != ']':
-			return false
-		case !ends && line[0] != '-' && (line[0] < '0' || line[0] > '9'):
+		if i == 0 || i == len(lines)-1 {
+			continue
+		}
+		if line[0] == '"' {
+			_, line, _ = bytes.Cut(line, []byte(`": `))
+		}
+		if len(line) == 0 || !bytes.ContainsAny(line[:1], "-0123456789tf") {
 			return false
 		}
 	}
 	return true
 }
 
-// filled puts as many numbers of a list on a line as leafWidth takes, its brackets on
-// lines of their own.
+// filled puts as many numbers on a line as leafWidth takes, the brackets on lines of
+// their own.
 func filled(lines [][]byte) []byte {
 	out, width := bytes.Clone(lines[0]), leafWidth
 	for _, line := range lines[1 : len(lines)-1] {

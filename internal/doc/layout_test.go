@@ -21,6 +21,26 @@ func TestLayOutPutsShortLeavesOnALine(t *testing.T) {
 	}
 }
 
+// Objects of numbers and of what is true or false are filled as lists are; others are not.
+func TestLayOutFillsObjects(t *testing.T) {
+	object := func(n int, last string) string {
+		return "{\n  \"a\": {\n    " + strings.Repeat("\"seven_s\": -1.5e-07,\n    ", n) + "\"b\": " + last + "\n  }\n}"
+	}
+	// of 20 characters each, and a space between: six would take 125
+	five := "    " + strings.Repeat("\"seven_s\": -1.5e-07, ", 4) + "\"seven_s\": -1.5e-07,\n"
+	for in, want := range map[string]string{
+		object(10, "false"):   "{\n  \"a\": {\n" + five + strings.TrimSuffix(five, "\n") + " \"b\": false\n  }\n}",
+		object(6, "1"):        "{\n  \"a\": {\n" + five + "    \"seven_s\": -1.5e-07, \"b\": 1\n  }\n}",
+		object(6, `"word"`):   object(6, `"word"`),
+		object(6, `"x\": 5"`): object(6, `"x\": 5"`),
+		object(6, "null"):     object(6, "null"),
+	} {
+		if got := string(layOut([]byte(in))); got != want {
+			t.Errorf("layOut(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
 func TestLayOutFillsLinesWithNumbers(t *testing.T) {
 	list := func(item string, n int, last string) string {
 		return "{\n  \"a\": [\n    " + strings.Repeat(item+",\n    ", n-1) + last + "\n  ]\n}"
