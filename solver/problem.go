@@ -61,6 +61,17 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 	return p.lower, nil
 }
 
+// Price is the account of a step under a layout of the caller's, in the ranks of the job's
+// cluster: what the plan of that layout would say.
+//
+// Errors: a layout that the problem cannot have, *costmodel.MissingLawError, or ctx's.
+func (p *Problem) Price(ctx context.Context, l costmodel.Layout) (*costmodel.Step, error) {
+	if err := l.Validate(p.Job.SeqLen, len(p.posed.Ranks), p.Job.Model.QHeads); err != nil {
+		return nil, err
+	}
+	return p.posed.Simulate(ctx, l)
+}
+
 // Progress is the state of a running strategy.
 type Progress struct {
 	Strategy  string

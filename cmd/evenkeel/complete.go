@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/replay"
+	"github.com/evenkeel/evenkeel/solver/emit"
 	"github.com/spf13/cobra"
 )
 
@@ -38,12 +39,13 @@ func completions() map[string]map[string][]string {
 			"parts": {replay.PartsLayer, replay.PartsLoss, replay.PartsStep, replay.PartsAttention},
 		},
 		"solve": {"dtype": append(dtypes, "fp8")},
+		"emit":  {"to": emit.Names()},
 	}
 }
 
 // documents are the ends of the files that verbs take as arguments.
 func documents() map[string][]string {
 	return map[string][]string{
-		"fit": {"jsonl"}, "check": {"jsonl", "json"}, "replay": {"json"}, "show": {"jsonl", "json"},
+		"fit": {"jsonl"}, "check": {"jsonl", "json"}, "emit": {"json"}, "replay": {"json"}, "show": {"jsonl", "json"},
 	}
 }

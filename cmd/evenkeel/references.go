@@ -62,6 +62,11 @@ func (o problem) laws() (known, error) {
 	if err != nil {
 		return known{}, err
 	}
+	return o.lawsOf(cluster)
+}
+
+// lawsOf is laws of a cluster that is known.
+func (o problem) lawsOf(cluster costmodel.Cluster) (known, error) {
 	if o.network != "" && len(cluster.Nodes) == 1 {
 		return known{}, usagef("--network %s: the cluster is one node, which has no links to others: leave it out", o.network)
 	}
@@ -97,6 +102,25 @@ func (o problem) laws() (known, error) {
 	}
 	k.assumeStated()
 	return k, nil
+}
+
+// unassumed is a plan's cluster as it was asked for: without the links that were assumed
+// because nothing was said of them, which are assumed anew with its laws.
+func unassumed(c costmodel.Cluster) costmodel.Cluster {
+	made := func(link string) bool {
+		return link == fit.NetworkLink || link == fit.DeviceLink || link == fit.HostBusLink
+	}
+	if made(c.Network) {
+		c.Network = ""
+	}
+	c.Nodes = slices.Clone(c.Nodes)
+	for i := range c.Nodes {
+		if made(c.Nodes[i].Link) {
+			c.Nodes[i].Link = ""
+		}
+	}
+	c.Links = slices.DeleteFunc(slices.Clone(c.Links), func(l costmodel.Link) bool { return made(l.Name) })
+	return c
 }
 
 // stateRates takes the rates out of --link and --network: net=25GB/s names a class and

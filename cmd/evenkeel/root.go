@@ -91,7 +91,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none), errors.As(err, &noRoom), errors.As(err, &noPlan):
 		return exitInfeasible
-	case errors.Is(err, errCheckFailed):
+	case errors.Is(err, errCheckFailed), errors.Is(err, errNotExact):
 		return exitCheck
 	}
 	return exitFailed
@@ -104,8 +104,8 @@ func (a *app) root() *cobra.Command {
 		Long: `evenkeel measures what each device and link really does (calibrate), fits a cost
 model with a stated error to it (fit), plans long-context training steps that
 keep unequal devices evenly loaded (solve), does so for every batch of a training
-loop (serve), runs such plans on real ranks (replay), and checks that the model
-still tells the truth (check).
+loop (serve), writes what training frameworks read of a plan (emit), runs plans on
+real ranks (replay), and checks that the model still tells the truth (check).
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check failed. A file
 that is missing or malformed is 1; flags that cannot be meant, and inputs that
@@ -132,7 +132,7 @@ Results go to stdout, progress and warnings to stderr.`,
 	})
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on stderr")
-	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.serve(), a.replay(), a.check(), a.show(), a.worker())
+	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.serve(), a.emit(), a.replay(), a.check(), a.show(), a.worker())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		complete(c)

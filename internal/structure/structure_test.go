@@ -59,15 +59,16 @@ var allowed = map[string][]string{
 	"solver/internal/evenkeel":     {"solver/internal/strategy", "solver/internal/analytic", "costmodel", "costmodel/op", "internal/units", "internal/ended"},
 	"solver/internal/bound":        {"costmodel", "costmodel/op", "internal/units"},
 	"solver":                       {"solver/internal/strategy", "solver/internal/bound", "solver/internal/evenkeel", "solver/internal/hexiseq", "solver/internal/baseline", "solver/internal/analytic", "solver/recommend", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
+	"solver/emit":                  {"solver", "costmodel", "internal/units"},
 	"serve":                        {"solver/batch", "costmodel", "costmodel/pipeline", "internal/units", "internal/doc"},
 	"python":                       {},
 	"replay/comparison":            {"replay", "fit", "costmodel", "costmodel/multitask", "costmodel/pipeline", "internal/units", "internal/stats"},
 	"replay":                       {"python", "solver", "solver/batch", "solver/multitask", "solver/pipeline", "costmodel/multitask", "costmodel/pipeline", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
 	"results/profiles":             {"costmodel", "costmodel/op", "costmodel/groupcost", "internal/doc", "internal/spelling"},
-	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/emit", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
 		"results", "results/profiles", "replay", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
-		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/spelling", "internal/units", "internal/stats", "internal/doc", "internal/ended", "serve", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline",
+		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/spelling", "internal/units", "internal/stats", "internal/doc", "internal/ended", "serve", "solver/emit", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline",
 	},
 }
 

@@ -1,0 +1,343 @@
+package emit
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew; commit the changes only if you understand and want them")
+
+// solved is a plan of a job.
+func solved(t testing.TB, profile *costmodel.Profile, job costmodel.Job, take string) *solver.Plan {
+	t.Helper()
+	p, err := solver.NewProblem(profile, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Take = take
+	plan, err := solver.Solve(context.Background(), p, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+// emitted is an emission, whose layout is checked to be that of its text, and whose time to be
+// the layout's.
+func emitted(t testing.TB, f Framework, plan *solver.Plan, profile *costmodel.Profile) (*Emission, error) {
+	t.Helper()
+	e, err := f.Plan(context.Background(), plan, profile)
+	if err != nil {
+		return nil, err
+	}
+	job := f.form.job(plan.Job)
+	if err := e.Layout.Validate(job.SeqLen, len(plan.Ranks), job.Model.QHeads); err != nil {
+		t.Fatalf("%s: %v", f.Name, err)
+	}
+	read := readers()[f.Name](t, e.Text, len(e.Ranks), job.SeqLen)
+	if diff := cmp.Diff(placedOf(e), read, cmp.AllowUnexported(placed{})); diff != "" {
+		t.Fatalf("%s: the framework places otherwise: %s\n%s", f.Name, diff, e.Text)
+	}
+	step, err := costmodel.Simulate(costmodel.NewPredictor(profile), job, e.Layout, costmodel.SimOptions{})
+	if err != nil || step.Time.Mid != e.Time {
+		t.Fatalf("%s: a step of %v, said to take %v: %v", f.Name, step.Time.Mid, e.Time, err)
+	}
+	for r, k := range step.Ranks {
+		if !k.Memory.Fits() {
+			t.Errorf("%s: rank %d is over its memory", f.Name, r)
+		}
+	}
+	heads, ranks := 0, 0
+	for _, g := range e.Layout.Groups {
+		for _, m := range g {
+			ranks, heads = ranks+1, heads+m.QHeads
+		}
+	}
+	if want := job.Model.QHeads * len(e.Layout.Groups); heads != want || ranks != len(e.Ranks) {
+		t.Errorf("%s: %d heads of %d on %d ranks", f.Name, heads, want, ranks)
+	}
+	return e, nil
+}
+
+// What is priced is what the framework would run, on random clusters and on those of GPUs.
+func TestFrameworksRunWhatIsPriced(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 9))
+	runs := map[string]int{}
+	for range 40 {
+		p := world.Random(t, r)
+		plan := solved(t, p.Profile, p.Job, "")
+		for _, f := range Frameworks() {
+			e, err := emitted(t, f, plan, p.Profile)
+			var no *solver.InfeasibleError
+			switch {
+			case errors.As(err, &no):
+			case err != nil:
+				t.Fatal(err)
+			default:
+				runs[f.Name]++
+				if !strings.HasSuffix(e.Text, "\n") || e.Use == "" || e.Planned <= 0 {
+					t.Errorf("%s: %+v", f.Name, e)
+				}
+			}
+		}
+	}
+	for _, f := range Frameworks() {
+		if runs[f.Name] < 10 {
+			t.Errorf("%s runs %d of 40 plans", f.Name, runs[f.Name])
+		}
+	}
+}
+
+// Of all degrees and choices of ranks the fastest is taken, which is no slower than any that
+// the framework can run.
+func TestTheFastestIsEmitted(t *testing.T) {
+	profile, job := world.GPUJob(t, "2x4 h100_sxm + 1x4 a100_sxm", 96<<10)
+	plan := solved(t, profile, job, "")
+	for _, f := range Frameworks() {
+		e, err := emitted(t, f, plan, profile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := solver.NewProblem(profile, f.form.job(job))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := &asked{plan: plan, price: func(l costmodel.Layout) (*costmodel.Step, error) { return run.Price(context.Background(), l) }}
+		tried := 0
+		for _, ranks := range [][]int{upTo(0, 12), upTo(0, 8)} {
+			all, err := f.form.variants(x, ranks)
+			if err != nil {
+				t.Errorf("%s: %v", f.Name, err)
+			}
+			for _, v := range all {
+				s, err := x.price(v.layout)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tried++; s.Time.Mid < e.Time {
+					t.Errorf("%s: %v, and %d x %d on %d ranks take %v", f.Name, e.Time, v.hp, v.cp, len(ranks), s.Time.Mid)
+				}
+			}
+		}
+		if tried < 3 {
+			t.Errorf("%s: %d layouts tried", f.Name, tried)
+		}
+	}
+}
+
+// Unequal devices get unequal chunks of MagiAttention, which is faster than equal ones.
+func TestMagiIsBalanced(t *testing.T) {
+	profile, job := world.GPUJob(t, "1x4 h100_sxm + 1x4 a100_sxm", 128<<10)
+	plan := solved(t, profile, job, "")
+	f, _ := Lookup("magi")
+	run, err := solver.NewProblem(profile, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &asked{plan: plan, price: func(l costmodel.Layout) (*costmodel.Step, error) { return run.Price(context.Background(), l) }}
+	all, err := f.form.variants(x, upTo(0, 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, best := all[0].step.Time.Mid, all[0].step.Time.Mid
+	for _, v := range all {
+		best = min(best, v.step.Time.Mid)
+	}
+	if tokens := all[len(all)-1].layout.Tokens(); best > 0.8*first || tokens[0] < tokens[4]*3/2 {
+		t.Errorf("%v equally, %v balanced: %v", first, best, tokens)
+	}
+}
+
+func TestApportioned(t *testing.T) {
+	for _, c := range []struct {
+		n       int
+		weights []float64
+		want    []int
+	}{
+		{10, []float64{1, 1}, []int{5, 5}},
+		{11, []float64{1, 1}, []int{6, 5}},
+		{10, []float64{3, 1}, []int{8, 2}}, // 7.5 and 2.5: equal remainders, the first first
+		{4, []float64{1e9, 1, 1, 1}, []int{1, 1, 1, 1}},
+		{6, []float64{1e9, 1, 1, 1}, []int{3, 1, 1, 1}},
+	} {
+		if got := apportioned(c.n, c.weights); !slices.Equal(got, c.want) {
+			t.Errorf("%d by %v: %v, want %v", c.n, c.weights, got, c.want)
+		}
+	}
+}
+
+// A plan that the framework can run as it is loses nothing.
+func TestEqualPlansAreExact(t *testing.T) {
+	profile, job := world.GPUJob(t, "2x4 h100_sxm", 64<<10)
+	job.LossChunk = job.SeqLen
+	f, _ := Lookup("megatron")
+	e, err := emitted(t, f, solved(t, profile, job, "usp"), profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !e.Exact() || e.Time != e.Planned {
+		t.Errorf("%v, %v as planned: %+v", e.Time, e.Planned, e.Fields)
+	}
+	job.LossChunk, job.RingBuffers = 1<<10, 3
+	if e, err = emitted(t, f, solved(t, profile, job, "usp"), profile); err != nil || e.Exact() {
+		t.Fatal(err)
+	}
+	for _, field := range e.Fields {
+		if want := field.Name != fieldLoss && field.Name != fieldBuffers; (field.Verdict == Exact) != want {
+			t.Errorf("%+v", field)
+		}
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	profile, job := world.GPUJob(t, "1x4 h100_sxm + 1x4 a100_sxm", 128<<10)
+	plan := solved(t, profile, job, "evenkeel")
+	plan.KeepTail, plan.TwoBatch = true, true // for their names alone
+	x := &asked{plan: plan}
+	own := plan.Layout()
+	count := func(l costmodel.Layout) map[Verdict]int {
+		n := map[Verdict]int{}
+		for _, f := range x.compare(&variant{layout: l}) {
+			n[f.Verdict]++
+		}
+		return n
+	}
+	if got := count(own); got[Exact] != 7 {
+		t.Errorf("of itself: %v", got)
+	}
+	for name, c := range map[string]struct {
+		change func(*costmodel.Layout)
+		field  string
+		want   Verdict
+	}{
+		"a schedule":  {func(l *costmodel.Layout) { l.KeepTail = false }, fieldSchedule, Dropped},
+		"ranks":       {func(l *costmodel.Layout) { l.Groups = l.Groups[1:] }, fieldRanks, Rounded},
+		"heads moved": {func(l *costmodel.Layout) { l.Groups[0][0].QHeads++ }, fieldHeads, Rounded},
+		"tokens":      {func(l *costmodel.Layout) { l.Shards[0].Segments[0].Start++ }, fieldTokens, Rounded},
+	} {
+		l := plan.Layout()
+		l.Groups, l.Shards = slices.Clone(l.Groups), slices.Clone(l.Shards)
+		for i := range l.Groups {
+			l.Groups[i] = slices.Clone(l.Groups[i])
+		}
+		for i := range l.Shards {
+			l.Shards[i].Segments = slices.Clone(l.Shards[i].Segments)
+		}
+		c.change(&l)
+		for _, f := range x.compare(&variant{layout: l}) {
+			if f.Name == c.field && f.Verdict != c.want {
+				t.Errorf("%s: %+v, want %s", name, f, c.want)
+			}
+		}
+	}
+}
+
+func TestRingsAreComparedAsCircles(t *testing.T) {
+	g := func(firsts ...int) []costmodel.Group {
+		var all []costmodel.Group
+		for _, r := range firsts {
+			all = append(all, costmodel.Group{{Rank: r + 1}, {Rank: r}})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		a, b []costmodel.Group
+		want bool
+	}{
+		{g(0, 2, 4), g(2, 4, 0), true}, {g(0, 2, 4), g(4, 2, 0), false}, {g(0, 2), g(2, 0), true}, {g(0, 2), g(0), false}, {nil, nil, false},
+	} {
+		if got := sameRing(c.a, c.b); got != c.want {
+			t.Errorf("%v and %v: %v", c.a, c.b, got)
+		}
+	}
+}
+
+func TestWhatNoFrameworkRuns(t *testing.T) {
+	profile, job := world.GPUJob(t, "1x3 h100_sxm", 8191)
+	plan := solved(t, profile, job, "")
+	for name, want := range map[string]string{
+		"megatron":   "the plan of megatron was asked for: of 3 ranks: --seq-len 8191 is no multiple of 6, two chunks a rank: plan the sequence padded to 8196; way out: another framework (accelerate, magi, megatron, usp), or evenkeel replay, whose executor runs every plan",
+		"usp":        "--seq-len 8191 is no multiple of 6",
+		"accelerate": "is no multiple of 6, two chunks a rank: plan the sequence padded to 8196\n--seq-len 8191 is no multiple of 3, a stretch a rank",
+	} {
+		f, _ := Lookup(name)
+		var no *solver.InfeasibleError
+		if _, err := f.Plan(context.Background(), plan, profile); !errors.As(err, &no) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	small := *profile
+	small.Devices = slices.Clone(small.Devices)
+	for i := range small.Devices {
+		small.Devices[i].Memory = units.GiB
+	}
+	f, _ := Lookup("magi")
+	if _, err := f.Plan(context.Background(), plan, &small); err == nil || !strings.Contains(err.Error(), "none of its layouts fits") {
+		t.Errorf("on devices of 1 GiB: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := f.Plan(ctx, plan, profile); !errors.Is(err, context.Canceled) {
+		t.Errorf("once cancelled: %v", err)
+	}
+	if _, ok := Lookup("nemo"); ok {
+		t.Error("a framework is known that is not")
+	}
+}
+
+// Three canonical plans: of equal devices on one node, of unequal ones, and of several
+// micro-batches with ZeRO 1.
+func TestGolden(t *testing.T) {
+	for name, c := range map[string]struct {
+		cluster string
+		seq     units.Tokens
+		change  func(*costmodel.Job)
+	}{
+		"equal":        {"1x8 h100_sxm", 64 << 10, func(*costmodel.Job) {}},
+		"unequal":      {"2x4 h100_sxm + 2x4 a100_sxm", 256 << 10, func(j *costmodel.Job) { j.Recompute = costmodel.RecomputeFull }},
+		"accumulating": {"1x4 h100_sxm + 1x2 a100_sxm", 24 << 10, func(j *costmodel.Job) { j.Accumulate, j.Zero = 4, costmodel.Zero1 }},
+	} {
+		profile, job := world.GPUJob(t, c.cluster, c.seq)
+		c.change(&job)
+		plan := solved(t, profile, job, "")
+		var b strings.Builder
+		for _, f := range Frameworks() {
+			e, err := emitted(t, f, plan, profile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "== %s: %s\n%s", f.Name, e.Use, e.Text)
+			for _, x := range e.Fields {
+				fmt.Fprintf(&b, "%s: %s -> %s: %s; %s\n", x.Name, x.Plan, x.Emitted, x.Verdict, x.Why)
+			}
+			fmt.Fprintf(&b, "%q\n", e.Notes)
+		}
+		path := "testdata/" + name + ".golden"
+		if *update {
+			if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), b.String()); diff != "" {
+			t.Errorf("%s (go test ./solver/emit -update writes it anew): %s", name, diff)
+		}
+	}
+}
