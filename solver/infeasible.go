@@ -36,6 +36,7 @@ func (e *InfeasibleError) Error() string {
 type room struct {
 	job    costmodel.Job
 	memory []costmodel.DeviceMemory // by rank
+	whole  []costmodel.DeviceMemory // the same with nothing kept free; nil where nothing is
 	place  func(rank int) string
 }
 
@@ -44,8 +45,13 @@ func (p *Problem) room() *room { return p.roomOf(p.posed) }
 // roomOf is the room of the ranks in the order of q.
 func (p *Problem) roomOf(q *strategy.Problem) *room {
 	r := &room{job: p.Job, place: q.Place}
+	whole := p.Job
+	whole.MemoryReserve = 0
 	for _, k := range q.Ranks {
 		r.memory = append(r.memory, p.Predictor.DeviceMemory(p.Job, k.Device))
+		if p.Job.MemoryReserve > 0 {
+			r.whole = append(r.whole, p.Predictor.DeviceMemory(whole, k.Device))
+		}
 	}
 	return r
 }
@@ -257,6 +263,18 @@ const smallChunk = 256
 // all at once, and else for how long a sequence the devices have room. What it names
 // suffices: a ring fits then (see ringFits).
 func (d *room) wayOut() string {
+	out := d.byFlags()
+	if d.whole == nil {
+		return out
+	}
+	if whole := (&room{job: d.job, place: d.place, memory: d.whole}); whole.ringFits(d.job.SeqLen) {
+		out += ", or --memory-reserve 0%, which leaves nothing to communicators and fragmentation"
+	}
+	return out
+}
+
+// byFlags are the ways out that leave as much memory free as the job asks for.
+func (d *room) byFlags() string {
 	var helps, flags []string
 	all := d.job
 	for _, w := range d.ways() {

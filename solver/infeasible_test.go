@@ -121,6 +121,35 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 	}
 }
 
+// What does not fit for what is kept free alone says so, and fits with nothing kept free.
+func TestInfeasibleForWhatIsKeptFree(t *testing.T) {
+	for _, tc := range []struct {
+		share float64 // of the memory that a ring of all devices needs
+		want  bool
+	}{{1.02, true}, {0.8, false}} {
+		p := testProblem(t, "1x2 fast", 65536)
+		need := p.posed.Sim.Memory(p.posed.EqualRing())[0].Peak()
+		d := world.Fast()
+		d.Memory = units.BytesOf(tc.share * float64(need) / costmodel.Usable)
+		p = testProblem(t, "1x2 fast", 65536, d)
+		p.Job.MemoryReserve = 0.25
+		p = problemOf(t, p.Profile, p.Job)
+		_, err := Solve(context.Background(), p, nil, nil)
+		var no *InfeasibleError
+		if !errors.As(err, &no) {
+			t.Fatal(err)
+		}
+		said := strings.HasSuffix(no.WayOut, ", or --memory-reserve 0%, which leaves nothing to communicators and fragmentation")
+		if said != tc.want {
+			t.Errorf("with %v of what is needed: %q", tc.share, no.WayOut)
+		}
+		p.Job.MemoryReserve = 0
+		if _, err := Solve(context.Background(), problemOf(t, p.Profile, p.Job), nil, nil); (err == nil) != tc.want {
+			t.Errorf("with %v of what is needed and nothing kept free: %v", tc.share, err)
+		}
+	}
+}
+
 // Who follows a way out to the letter has a plan.
 func TestWaysOutHold(t *testing.T) {
 	if testing.Short() {

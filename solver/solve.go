@@ -258,9 +258,9 @@ func warnings(found []strategy.Attempt) []string {
 	return out
 }
 
-// usualReserve is what fragmentation takes of a device as a rule, where the allocator can
-// grow its segments.
-const usualReserve = 0.06
+// UsualReserve is what fragmentation takes of a device as a rule, where the allocator can
+// grow its segments; assumed, until a device's own is measured.
+const UsualReserve = 0.06
 
 // tightMemory warns of a plan that leaves less than that on a device of which nobody measured
 // what a program has for its tensors.
@@ -268,7 +268,7 @@ func (p *Problem) tightMemory(s *costmodel.Step) []string {
 	if p.Job.MemoryReserve > 0 {
 		return nil
 	}
-	at, most := -1, (1-usualReserve)*costmodel.Usable
+	at, most := -1, (1-UsualReserve)*costmodel.Usable
 	for r, k := range s.Ranks {
 		if fill := strategy.Fill(k.Memory); fill > most && !p.Predictor.MemoryMeasured(k.Device) {
 			at, most = r, fill
@@ -279,7 +279,7 @@ func (p *Problem) tightMemory(s *costmodel.Step) []string {
 	}
 	m := s.Ranks[at].Memory
 	return []string{fmt.Sprintf("%s is planned to %v of its %v, and nobody measured what the context, communicators and fragmentation take of that: --memory-reserve %.0f%% leaves them as much as fragmentation takes as a rule, and evenkeel calibrate on the device measures the context",
-		p.posed.Place(at), m.Peak(), m.Capacity, 100*usualReserve)}
+		p.posed.Place(at), m.Peak(), m.Capacity, 100*UsualReserve)}
 }
 
 func (p *Problem) planRanks(l costmodel.Layout) []PlanRank {

@@ -190,11 +190,15 @@ func (o problem) lawWords(laws known, job costmodel.Job) string {
 	if laws.profile.Simulated {
 		kind = "SIMULATED laws"
 	}
-	words := fmt.Sprintf("%s of %s on %s for %s, %s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType)
-	if job.MemoryReserve > 0 {
-		words += fmt.Sprintf(", %.3g %% of the memory kept free", 100*job.MemoryReserve)
+	return fmt.Sprintf("%s of %s on %s for %s, %s%s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType, keptFree(job.MemoryReserve))
+}
+
+// keptFree says what part of the memory plans leave.
+func keptFree(reserve float64) string {
+	if reserve == 0 {
+		return ""
 	}
-	return words
+	return fmt.Sprintf(", %.3g %% of the memory kept free", 100*reserve)
 }
 
 // equal is sequences that are as long as one another, nothing where they are not.

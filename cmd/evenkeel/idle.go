@@ -48,9 +48,6 @@ func (o problem) idle(c *cobra.Command) error {
 func idleTasks(c *cobra.Command) error {
 	ofSequences := slices.DeleteFunc(oneSequenceFlags(), func(f string) bool { return f == "timeline" })
 	others := slices.Concat(ofSequences, []string{"lengths", "pipeline"}, pipelineFlags(), batchFlags(), costFlags(), []string{"model", "zero", "overlap-zero", "ring-buffers", "loss-chunk"})
-	if err := refuse(c, []string{"memory-reserve"}, "is not known to plans of --tasks: state less memory_bytes of the device in the profile"); err != nil {
-		return err
-	}
 	return refuse(c, others, "means nothing for the modules of --tasks: leave it out")
 }
 

@@ -177,7 +177,7 @@ func (o *problem) lawFlags(c *cobra.Command) {
 	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
 	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
 	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
-	f.StringVar(&o.reserve, "memory-reserve", "0%", "part of every device's memory, such as 6%, that plans leave to context, communicators and fragmentation, beside the 3% that they always leave")
+	f.StringVar(&o.reserve, "memory-reserve", usualReserve(), "part of every device's memory that plans leave to communicators and fragmentation, and to the context where nobody measured it, beside the 3% that they always leave; the default is assumed")
 }
 
 // problems are those of one sequence that the flags state, with the laws behind them: one, or
@@ -391,6 +391,18 @@ func (o problem) given() error {
 	return nil
 }
 
+// usualReserve is the default of --memory-reserve.
+func usualReserve() string { return fmt.Sprintf("%g%%", 100*solver.UsualReserve) }
+
+// memoryReserve is --memory-reserve.
+func (o problem) memoryReserve() (float64, error) {
+	reserve, err := parseShare(cmp.Or(o.reserve, usualReserve()))
+	if err != nil || !(reserve >= 0 && reserve <= costmodel.MostReserve) {
+		return 0, usagef("--memory-reserve %q: want a part of a device's memory such as 6%% or 0.06, at most %g%%", o.reserve, 100*costmodel.MostReserve)
+	}
+	return reserve, nil
+}
+
 // job puts the flags and files together.
 func (o problem) job(laws known) (costmodel.Job, error) {
 	seq, err := units.ParseTokens(o.seqLen)
@@ -401,9 +413,9 @@ func (o problem) job(laws known) (costmodel.Job, error) {
 	if err != nil {
 		return costmodel.Job{}, usagef("--loss-chunk %w", err)
 	}
-	reserve, err := parseShare(cmp.Or(o.reserve, "0"))
-	if err != nil || !(reserve >= 0 && reserve <= costmodel.MostReserve) {
-		return costmodel.Job{}, usagef("--memory-reserve %q: want a part of a device's memory such as 6%% or 0.06, at most %g%%", o.reserve, 100*costmodel.MostReserve)
+	reserve, err := o.memoryReserve()
+	if err != nil {
+		return costmodel.Job{}, err
 	}
 	model, err := readModel(o.model)
 	if err != nil {

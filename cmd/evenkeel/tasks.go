@@ -199,7 +199,11 @@ func (a *app) taskPrices(o problem, t *costs.Tasks) (taskPriceList, error) {
 	if recompute != costmodel.RecomputeNone && recompute != costmodel.RecomputeFull {
 		return taskPriceList{}, usagef("--recompute %s: want none or full for --tasks", o.recompute)
 	}
-	options := costs.Options{DType: dtype, Recompute: recompute}
+	reserve, err := o.memoryReserve()
+	if err != nil {
+		return taskPriceList{}, err
+	}
+	options := costs.Options{DType: dtype, Recompute: recompute, MemoryReserve: reserve}
 	c, err := costs.FromLaws(costmodel.NewPredictor(laws.profile), t, laws.cluster, options)
 	if _, missing := errors.AsType[*costmodel.MissingLawError](err); missing {
 		return taskPriceList{}, usageError{o.orReferences(err)} // what was given does not suffice for any plan
@@ -213,7 +217,7 @@ func (a *app) taskPrices(o problem, t *costs.Tasks) (taskPriceList, error) {
 		kind = "SIMULATED laws"
 	}
 	return taskPriceList{
-		Costs: c, words: fmt.Sprintf("%s of %s on %s, %s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, dtype),
+		Costs: c, words: fmt.Sprintf("%s of %s on %s, %s%s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, dtype, keptFree(reserve)),
 		created: laws.profile.Created, simulated: laws.profile.Simulated, options: options, inputs: laws.inputs, remarks: laws.remarks,
 	}, nil
 }

@@ -25,6 +25,9 @@ type Options struct {
 	// Recompute is RecomputeFull where only what goes into a layer is kept for its backward
 	// pass.
 	Recompute costmodel.Recompute `json:"recompute,omitzero"`
+	// MemoryReserve is the part of every device's memory that plans leave free, as that of a
+	// costmodel.Job.
+	MemoryReserve float64 `json:"memory_reserve_ratio,omitzero"`
 }
 
 // Validate says what of them is none.
@@ -34,6 +37,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("dtype: %q: want f32, bf16, f16 or fp8", string(o.DType))
 	case o.Recompute != costmodel.RecomputeNone && o.Recompute != costmodel.RecomputeFull:
 		return fmt.Errorf("recompute: %q: want %s or %s", string(o.Recompute), costmodel.RecomputeNone, costmodel.RecomputeFull)
+	case !(o.MemoryReserve >= 0 && o.MemoryReserve <= costmodel.MostReserve):
+		return fmt.Errorf("memory_reserve_ratio: %v: want 0 to %v", o.MemoryReserve, costmodel.MostReserve)
 	}
 	return nil
 }
@@ -51,7 +56,7 @@ func FromLaws(q *costmodel.Predictor, t *Tasks, c costmodel.Cluster, o Options) 
 		if m.Shape == nil {
 			return nil, fmt.Errorf("module %s: has a curve and no shape: laws need the shape of its layers", m.Name)
 		}
-		job := costmodel.Job{Model: m.Model(), Cluster: c, DType: o.DType, Recompute: o.Recompute}
+		job := costmodel.Job{Model: m.Model(), Cluster: c, DType: o.DType, Recompute: o.Recompute, MemoryReserve: o.MemoryReserve}
 		of, ok := known[*m.Shape]
 		if !ok {
 			var err error

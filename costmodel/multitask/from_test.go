@@ -103,12 +103,13 @@ func TestMemoryOfLawsByHand(t *testing.T) {
 	const token = 2*(4*1024+2*4096+4*1024) + 4*(2*2+16)
 	for _, x := range []struct {
 		recompute costmodel.Recompute
+		reserve   float64
 		token     units.Bytes // of each layer
 		again     units.Bytes // of one that is computed again
-	}{{costmodel.RecomputeNone, token, 0}, {costmodel.RecomputeFull, 2 * 1024, token}} {
-		c, q, job := onGPUs(t, "1x3 h100_sxm", Options{Recompute: x.recompute}, clip(2, 12))
+	}{{costmodel.RecomputeNone, 0, token, 0}, {costmodel.RecomputeFull, 0.25, 2 * 1024, token}} {
+		c, q, job := onGPUs(t, "1x3 h100_sxm", Options{Recompute: x.recompute, MemoryReserve: x.reserve}, clip(2, 12))
 		p := &Plan{Runs: []Run{{Layers: 2, Ranks: []int{0, 2}, Samples: []int{7, 5}}}}
-		room := units.BytesOf(costmodel.Usable * float64(q.DeviceMemory(job, c.Pools[0].Device).Capacity))
+		room := units.BytesOf(costmodel.Usable * (1 - x.reserve) * float64(q.DeviceMemory(job, c.Pools[0].Device).Capacity))
 		want := []Memory{
 			{States: 2 * (4*params + 12*params/2), Activations: 7 * 257 * (2*x.token + x.again), Capacity: room},
 			{Capacity: room},
