@@ -108,7 +108,7 @@ func pipelineStages(p *printer, d *pipeline.Document) {
 			continue
 		}
 		m := d.Memory[s]
-		t.row(fmt.Sprint(s), rankSpans(x.Ranks), devicesOf(d, x.Ranks), fmt.Sprint(x.Layers), fromTo(d.Recompute[s]), units.Percent(busy(d, s)),
+		t.row(fmt.Sprint(s), units.Spans(x.Ranks), devicesOf(d, x.Ranks), fmt.Sprint(x.Layers), fromTo(d.Recompute[s]), units.Percent(busy(d, s)),
 			peak(costmodel.Memory{States: m.Peak(), Capacity: m.Capacity}))
 	}
 	t.render(p)
@@ -122,7 +122,7 @@ func pipelineStages(p *printer, d *pipeline.Document) {
 		}
 	}
 	if len(left) > 0 {
-		p.para("", fmt.Sprintf("in no stage: ranks %s (%s)", rankSpans(left), devicesOf(d, left)))
+		p.para("", fmt.Sprintf("in no stage: ranks %s (%s)", units.Spans(left), devicesOf(d, left)))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	costs "github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/pipeline"
 )
 
@@ -15,7 +16,7 @@ func PipelineTimeline(w io.Writer, d *pipeline.Document) error {
 	t := &trace{}
 	t.name("process_name", 0, 0, fmt.Sprintf("pipeline of %s (predicted)", plural(len(d.Stages), "stage")))
 	for s, x := range d.Stages {
-		t.name("thread_name", 0, s, fmt.Sprintf("stage %d: ranks %s, %s, %s", s, rankSpans(x.Ranks), devicesOf(d, x.Ranks), plural(x.Layers, "layer")))
+		t.name("thread_name", 0, s, fmt.Sprintf("stage %d: ranks %s, %s, %s", s, units.Spans(x.Ranks), devicesOf(d, x.Ranks), plural(x.Layers, "layer")))
 	}
 	for s, order := range d.Orders {
 		for _, o := range order {

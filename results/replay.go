@@ -262,9 +262,9 @@ func stagesOf(x *replay.PipelineRun) string {
 // onRanks names rising ranks.
 func onRanks(ranks []int) string {
 	if len(ranks) > 1 {
-		return "ranks " + rankSpans(ranks)
+		return "ranks " + units.Spans(ranks)
 	}
-	return "rank " + rankSpans(ranks)
+	return "rank " + units.Spans(ranks)
 }
 
 // mostRuns is how many runs of a plan are named in a line.

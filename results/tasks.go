@@ -164,14 +164,14 @@ func taskPicture(p *printer, d *multitask.Document) {
 	}
 	wide := 0
 	for i := range ranks[:min(len(ranks), mostLines)] {
-		wide = min(max(wide, len(rankSpans(ranks[i]))), mostLabel)
+		wide = min(max(wide, len(units.Spans(ranks[i]))), mostLabel)
 	}
 	for i, line := range lines {
 		if i >= mostLines {
 			p.para("", fmt.Sprintf("and %s more", plural(len(lines)-i, "line")))
 			break
 		}
-		label := rankSpans(ranks[i])
+		label := units.Spans(ranks[i])
 		if len(label) > mostLabel {
 			label = label[:mostLabel-2] + ".."
 		}
@@ -205,24 +205,4 @@ func taskLine(d *multitask.Document, rank int) string {
 		}
 	}
 	return string(line)
-}
-
-// rankSpans prints rising ranks in short: "0-3,8".
-func rankSpans(ranks []int) string {
-	var b strings.Builder
-	for i := 0; i < len(ranks); {
-		j := i
-		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
-			j++
-		}
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprint(&b, ranks[i])
-		if j > i {
-			fmt.Fprintf(&b, "-%d", ranks[j])
-		}
-		i = j + 1
-	}
-	return b.String()
 }

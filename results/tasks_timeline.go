@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/multitask"
 )
 
@@ -14,7 +15,7 @@ func TaskTimeline(w io.Writer, d *multitask.Document) error {
 	process := make([]int, len(d.Memory)) // by rank
 	for _, e := range d.Devices {
 		for _, node := range e.Ranks {
-			t.name("process_name", pid, 0, fmt.Sprintf("%s, ranks %s (predicted)", e.Device, rankSpans(node)))
+			t.name("process_name", pid, 0, fmt.Sprintf("%s, ranks %s (predicted)", e.Device, units.Spans(node)))
 			t.place(pid)
 			for _, rank := range node {
 				process[rank] = pid

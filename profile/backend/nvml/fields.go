@@ -230,7 +230,7 @@ func placement() []field {
 			return keep(&d.NUMANodes, members)(g.GetMemoryAffinity(maxNodes, nvml.AFFINITY_SCOPE_NODE))
 		}},
 		{"CPU affinity", one("nvmlDeviceGetCpuAffinity"), func(g nvml.Device, d *profile.NVIDIADevice) nvml.Return {
-			return keep(&d.CPUAffinity, func(set []uint) string { return ranges(members(set)) })(g.GetCpuAffinity(maxCPUs))
+			return keep(&d.CPUAffinity, func(set []uint) string { return units.Spans(members(set)) })(g.GetCpuAffinity(maxCPUs))
 		}},
 		{"processes", [][]string{{"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses"}}, func(g nvml.Device, d *profile.NVIDIADevice) nvml.Return {
 			return keep(&d.Processes, others)(g.GetComputeRunningProcesses())

@@ -148,16 +148,6 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-func TestRanges(t *testing.T) {
-	for want, numbers := range map[string][]int{
-		"": {}, "7": {7}, "0-1": {0, 1}, "0-2,64-65,70": {0, 1, 2, 64, 65, 70},
-	} {
-		if got := ranges(numbers); got != want {
-			t.Errorf("ranges(%v) = %q, want %q", numbers, got, want)
-		}
-	}
-}
-
 func TestMembers(t *testing.T) {
 	if got := members([]uint{1<<63 | 1, 0, 2}); !slices.Equal(got, []int{0, 63, 129}) {
 		t.Errorf("members are %v", got)

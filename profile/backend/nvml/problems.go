@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // problems collects what could not be read. A machine has up to a dozen GPUs
@@ -59,7 +61,7 @@ func (p *problems) String() string {
 		if len(r.gpus) > 1 {
 			of = "GPUs "
 		}
-		said = append(said, fmt.Sprintf("the %s of %s%s could not be read: %s", listed(fields), of, ranges(r.gpus), r.why))
+		said = append(said, fmt.Sprintf("the %s of %s%s could not be read: %s", listed(fields), of, units.Spans(r.gpus), r.why))
 	}
 	return strings.Join(said, "; ")
 }
@@ -71,22 +73,4 @@ func listed(words []string) string {
 		return strings.Join(words, "")
 	}
 	return strings.Join(words[:last], ", ") + " and " + words[last]
-}
-
-// ranges writes rising numbers in short: "0-3,8".
-func ranges(numbers []int) string {
-	var parts []string
-	for i := 0; i < len(numbers); {
-		j := i
-		for j+1 < len(numbers) && numbers[j+1] == numbers[j]+1 {
-			j++
-		}
-		part := fmt.Sprint(numbers[i])
-		if j > i {
-			part += fmt.Sprintf("-%d", numbers[j])
-		}
-		parts = append(parts, part)
-		i = j + 1
-	}
-	return strings.Join(parts, ",")
 }
