@@ -72,6 +72,15 @@ func (p *Problem) Price(ctx context.Context, l costmodel.Layout) (*costmodel.Ste
 	return p.posed.Simulate(ctx, l)
 }
 
+// Overfull says by how much a layout exceeds the memory of the rank that it exceeds most; nil if
+// it fits.
+func (p *Problem) Overfull(l costmodel.Layout) error {
+	if e := p.posed.Overfull(l); e != nil {
+		return e
+	}
+	return nil
+}
+
 // Progress is the state of a running strategy.
 type Progress struct {
 	Strategy  string

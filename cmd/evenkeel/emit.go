@@ -71,7 +71,8 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 	if err != nil {
 		return err
 	}
-	if kind, _, _ := strings.Cut(schema, "/"); kind+"/" != strings.TrimSuffix(solver.PlanSchema, "v2") {
+	kind, _, _ := strings.Cut(schema, "/")
+	if want, _, _ := strings.Cut(solver.PlanSchema, "/"); kind != want {
 		return usagef("emit %s: is an %s; want a plan of one sequence (solve --seq-len -o)", path, schema)
 	}
 	plan, _, err := loadPlan(path, schema)
@@ -96,7 +97,7 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 	}
 	e, err := framework.Plan(c.Context(), plan, laws.profile)
 	if err != nil {
-		var no *solver.InfeasibleError
+		var no *emit.NotRunError
 		if errors.As(err, &no) || c.Context().Err() != nil {
 			return err
 		}
@@ -107,7 +108,7 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 			return err
 		}
 	}
-	if err := a.print(e, func(w io.Writer) error { return results.Emission(w, plan, e, o.out) }); err != nil {
+	if err := a.print(e, func(w io.Writer) error { return results.Emission(w, plan.Job.SeqLen, e, o.out) }); err != nil {
 		return err
 	}
 	if o.strict && !e.Exact() {

@@ -105,7 +105,8 @@ func (o problem) lawsOf(cluster costmodel.Cluster) (known, error) {
 }
 
 // unassumed is a plan's cluster as it was asked for: without the links that were assumed
-// because nothing was said of them, which are assumed anew with its laws.
+// because nothing was said of them and the laws that were borrowed because nobody had any, which
+// are assumed and borrowed anew.
 func unassumed(c costmodel.Cluster) costmodel.Cluster {
 	made := func(link string) bool {
 		return link == fit.NetworkLink || link == fit.DeviceLink || link == fit.HostBusLink
@@ -115,8 +116,13 @@ func unassumed(c costmodel.Cluster) costmodel.Cluster {
 	}
 	c.Nodes = slices.Clone(c.Nodes)
 	for i := range c.Nodes {
-		if made(c.Nodes[i].Link) {
-			c.Nodes[i].Link = ""
+		n := &c.Nodes[i]
+		if made(n.Link) {
+			n.Link = ""
+		}
+		n.Devices = slices.Clone(n.Devices)
+		for k := range n.Devices {
+			n.Devices[k].Device = strings.TrimSuffix(n.Devices[k].Device, "/"+costmodel.BorrowedStack)
 		}
 	}
 	c.Links = slices.DeleteFunc(slices.Clone(c.Links), func(l costmodel.Link) bool { return made(l.Name) })

@@ -17,6 +17,7 @@ import (
 	"github.com/evenkeel/evenkeel/replay"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
+	"github.com/evenkeel/evenkeel/solver/emit"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -86,10 +87,11 @@ func exitCode(err error) int {
 	var none *recommend.NotTakenError
 	var noRoom *groupcost.NoRoomError
 	var noPlan *recommend.InfeasibleError
+	var notRun *emit.NotRunError
 	switch {
 	case errors.As(err, &usage), errors.As(err, &asked), errors.As(err, &modelless):
 		return exitUsage
-	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none), errors.As(err, &noRoom), errors.As(err, &noPlan):
+	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none), errors.As(err, &noRoom), errors.As(err, &noPlan), errors.As(err, &notRun):
 		return exitInfeasible
 	case errors.Is(err, errCheckFailed), errors.Is(err, errNotExact):
 		return exitCheck

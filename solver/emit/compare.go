@@ -1,6 +1,7 @@
 package emit
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,57 +14,98 @@ import (
 const (
 	fieldRanks    = "ranks"
 	fieldGroups   = "groups"
-	fieldTokens   = "tokens by rank"
-	fieldHeads    = "q_heads by rank"
-	fieldOrder    = "token order"
-	fieldRing     = "ring order"
+	fieldTokens   = "tokens"
+	fieldHeads    = "q_heads"
+	fieldOrder    = "token_order"
+	fieldRing     = "ring_order"
 	fieldSchedule = "schedule"
 )
 
-// compare gives the verdict on every field of the plan's layout.
-func (x *asked) compare(v *variant) []Field {
-	was, is := x.plan.Layout(), v.layout
-	fields := []Field{
-		same(fieldRanks, rankNames(was.Groups, len(was.Shards)), rankNames(is.Groups, len(is.Shards))),
-		same(fieldGroups, groupNames(was.Groups), groupNames(is.Groups)),
-		same(fieldTokens, span(was.Tokens()), span(is.Tokens())),
-		same(fieldHeads, span(heads(was)), span(heads(is))),
-		same(fieldOrder, orderName(was), orderName(is)),
-		same(fieldRing, ringName(was.Groups), ringName(is.Groups)),
-		same(fieldSchedule, scheduleName(was.Schedule), scheduleName(is.Schedule)),
-	}
-	equal := map[string]bool{
-		fieldRanks:    slices.Equal(rankList(was.Groups), rankList(is.Groups)),
-		fieldGroups:   slices.EqualFunc(sets(was.Groups), sets(is.Groups), slices.Equal),
-		fieldTokens:   slices.Equal(was.Tokens(), is.Tokens()),
-		fieldHeads:    slices.Equal(heads(was), heads(is)),
-		fieldOrder:    slices.EqualFunc(was.Shards, is.Shards, func(a, b costmodel.Shard) bool { return slices.Equal(a.Segments, b.Segments) }),
-		fieldRing:     sameRing(was.Groups, is.Groups),
-		fieldSchedule: was.Schedule == is.Schedule,
-	}
-	for i := range fields {
-		f := &fields[i]
-		switch {
-		case equal[f.Name]:
-			f.Verdict, f.Why, f.Emitted = Exact, "", f.Plan
-		case f.Name == fieldRanks:
-			f.Verdict, f.Why = Rounded, "the fastest choice of ranks for it"
-		case f.Name == fieldRing || f.Name == fieldSchedule:
-			f.Verdict, f.Why = Dropped, v.why[f.Name]
-		default:
-			f.Verdict, f.Why = Rounded, v.why[f.Name]
+// The settings of a job that a plan decides or presumes.
+const (
+	fieldRecompute  = "recompute"
+	fieldZero       = "zero"
+	fieldOverlap    = "overlap_zero"
+	fieldAccumulate = "grad_accumulation"
+	fieldBuffers    = "ring_buffers"
+	fieldLoss       = "loss_chunk"
+	fieldDType      = "dtype"
+)
+
+// none is a field that means nothing for a layout.
+const none = "-"
+
+// compare gives the verdict on every field of a plan's layout.
+func compare(was costmodel.Layout, v *variant) []Field {
+	is := v.layout
+	judge := func(name, plan, emitted string, same bool, lost Verdict) Field {
+		if same {
+			return Field{Name: name, Plan: plan, Emitted: plan, Verdict: Exact}
 		}
+		return Field{Name: name, Plan: plan, Emitted: emitted, Verdict: lost, Why: v.why[name]}
 	}
-	return fields
+	order := slices.EqualFunc(was.Shards, is.Shards, func(a, b costmodel.Shard) bool { return slices.Equal(a.Segments, b.Segments) })
+	ranks := judge(fieldRanks, rankNames(was), rankNames(is), slices.Equal(members(was.Groups), members(is.Groups)), Rounded)
+	if ranks.Verdict != Exact {
+		ranks.Why = "the fastest choice for it"
+	}
+	return []Field{
+		ranks,
+		judge(fieldGroups, groupNames(was.Groups), groupNames(is.Groups), slices.EqualFunc(sets(was.Groups), sets(is.Groups), slices.Equal), Rounded),
+		judge(fieldTokens, span(was.Tokens()), span(is.Tokens()), slices.Equal(was.Tokens(), is.Tokens()), Rounded),
+		judge(fieldHeads, span(heads(was)), span(heads(is)), slices.Equal(heads(was), heads(is)), Rounded),
+		judge(fieldOrder, "the plan's", v.order, order, Rounded),
+		judge(fieldRing, ringName(was.Groups), ringName(is.Groups), sameRing(was.Groups, is.Groups), Dropped),
+		judge(fieldSchedule, scheduleName(was.Schedule), scheduleName(is.Schedule), was.Schedule == is.Schedule, Dropped),
+	}
 }
 
-func same(name, plan, emitted string) Field { return Field{Name: name, Plan: plan, Emitted: emitted} }
+// settings give the verdict on every setting of a job.
+func settings(f form, was costmodel.Job, v *variant) []Field {
+	is := v.job
+	var all []Field
+	for _, s := range []struct{ name, plan, emitted string }{
+		{fieldRecompute, string(was.Recompute), string(is.Recompute)},
+		{fieldZero, zeroName(was.Zero), zeroName(is.Zero)},
+		{fieldOverlap, fmt.Sprint(was.OverlapZero), fmt.Sprint(is.OverlapZero)},
+		{fieldAccumulate, fmt.Sprint(max(1, was.Accumulate)), fmt.Sprint(max(1, is.Accumulate))},
+		{fieldBuffers, fmt.Sprint(was.RingBuffers), fmt.Sprint(is.RingBuffers)},
+		{fieldLoss, chunkName(was), chunkName(is)},
+		{fieldDType, string(was.DType), string(is.DType)},
+	} {
+		x := Field{Name: s.name, Plan: s.plan, Emitted: s.emitted}
+		switch {
+		case s.name == fieldBuffers && !v.ring():
+			x.Plan, x.Emitted, x.Verdict = none, none, Exact
+		case s.name == fieldAccumulate && was.Accumulate <= 1: // nobody has to be told
+			x.Verdict = Exact
+		case !f.decides(v, s.name):
+			x.Emitted, x.Verdict, x.Why = none, Dropped, cmp.Or(v.why[s.name], "the training script's")
+		case s.plan == s.emitted:
+			x.Verdict = Exact
+		default:
+			x.Verdict, x.Why = Rounded, v.why[s.name]
+		}
+		all = append(all, x)
+	}
+	return all
+}
 
-func rankList(groups []costmodel.Group) []int {
+func zeroName(z costmodel.ZeRO) string { return string(cmp.Or(z, costmodel.Zero3)) }
+
+func chunkName(j costmodel.Job) string {
+	if j.LossChunk >= j.SeqLen {
+		return "all tokens"
+	}
+	return j.LossChunk.String() + " tokens"
+}
+
+// members are the ranks of groups, rising.
+func members(groups []costmodel.Group) []int {
 	return slices.Sorted(slices.Values(slices.Concat(sets(groups)...)))
 }
 
-// sets are the ranks of every group, those of the first rank first.
+// sets are the ranks of every group, rising, those of the first rank first.
 func sets(groups []costmodel.Group) [][]int {
 	var all [][]int
 	for _, g := range groups {
@@ -83,13 +125,7 @@ func sameRing(a, b []costmodel.Group) bool {
 	if len(a) != len(b) {
 		return false
 	}
-	first := func(g costmodel.Group) int {
-		least := g[0].Rank
-		for _, m := range g {
-			least = min(least, m.Rank)
-		}
-		return least
-	}
+	first := func(g costmodel.Group) int { return members([]costmodel.Group{g})[0] }
 	for turn := range b {
 		all := true
 		for i := range a {
@@ -112,32 +148,12 @@ func heads(l costmodel.Layout) []int {
 	return all
 }
 
-func rankNames(groups []costmodel.Group, of int) string {
-	ranks := rankList(groups)
-	text := fmt.Sprintf("%d of %d", len(ranks), of)
+func rankNames(l costmodel.Layout) string {
+	ranks, of := members(l.Groups), len(l.Shards)
 	if len(ranks) == of {
-		return text
+		return fmt.Sprintf("all %d", of)
 	}
-	return text + ": " + Stretches(ranks)
-}
-
-// Stretches are numbers in rising order as people write them: 0-3, 8.
-func Stretches(ranks []int) string {
-	var parts []string
-	for i := 0; i < len(ranks); {
-		j := i
-		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
-			j++
-		}
-		switch {
-		case j > i:
-			parts = append(parts, fmt.Sprintf("%d-%d", ranks[i], ranks[j]))
-		default:
-			parts = append(parts, fmt.Sprint(ranks[i]))
-		}
-		i = j + 1
-	}
-	return strings.Join(parts, ", ")
+	return fmt.Sprintf("%s (%d of %d)", units.Spans(ranks), len(ranks), of)
 }
 
 func groupNames(groups []costmodel.Group) string {
@@ -146,7 +162,7 @@ func groupNames(groups []costmodel.Group) string {
 		sizes[len(g)]++
 	}
 	var parts []string
-	for size := len(rankList(groups)); size > 0; size-- {
+	for size := len(members(groups)); size > 0; size-- {
 		if n := sizes[size]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d of %s", n, units.Count(size, "rank")))
 		}
@@ -156,35 +172,22 @@ func groupNames(groups []costmodel.Group) string {
 
 // span is the least and the most of some numbers, of those that are not 0.
 func span[T int | units.Tokens](all []T) string {
-	var some []T
-	for _, n := range all {
-		if n > 0 {
-			some = append(some, n)
-		}
-	}
+	some := slices.DeleteFunc(slices.Clone(all), func(n T) bool { return n == 0 })
 	if len(some) == 0 {
-		return "none"
+		return none
 	}
 	least, most := slices.Min(some), slices.Max(some)
 	if least == most {
-		return fmt.Sprintf("%d each", int64(least))
+		return fmt.Sprintf("%d a rank", int64(least))
 	}
-	return fmt.Sprintf("%d to %d", int64(least), int64(most))
-}
-
-func orderName(l costmodel.Layout) string {
-	pieces := 0
-	for _, s := range l.Shards {
-		pieces = max(pieces, len(s.Segments))
-	}
-	return "up to " + units.Count(pieces, "stretch") + " a rank"
+	return fmt.Sprintf("%d to %d a rank", int64(least), int64(most))
 }
 
 func ringName(groups []costmodel.Group) string {
 	if len(groups) < 2 {
-		return "no ring"
+		return none
 	}
-	return "of " + units.Count(len(groups), "group")
+	return units.Count(len(groups), "group")
 }
 
 func scheduleName(s costmodel.Schedule) string {
@@ -197,7 +200,7 @@ func scheduleName(s costmodel.Schedule) string {
 		{s.KeepTail, "kept tail"},
 		{s.HeadChunks > 1, fmt.Sprintf("%d head chunks", s.HeadChunks)},
 		{s.TwoBatch, "micro-batches in twos"},
-		{s.WeaveForward || s.WeaveBackward, "rings in turn"},
+		{s.InTurns() != "", s.InTurns() + " in turn"},
 	} {
 		if p.on {
 			parts = append(parts, p.name)

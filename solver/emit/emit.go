@@ -7,12 +7,13 @@ package emit
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
 )
@@ -24,7 +25,7 @@ type Verdict string
 const (
 	Exact   Verdict = "exact"
 	Rounded Verdict = "rounded" // to what the framework can express
-	Dropped Verdict = "dropped" // the framework has nothing of the kind, or decides it itself
+	Dropped Verdict = "dropped" // the framework has nothing of the kind, or its file does not say it
 )
 
 // Field is one field of a plan and what became of it.
@@ -41,12 +42,14 @@ type Emission struct {
 	To   string `json:"to"`   // the framework
 	Text string `json:"text"` // what it reads
 	Use  string `json:"use"`  // what its user does with the text
-	// Time is what the emitted layout takes by the plan's cost model, Planned the plan itself.
-	Time    units.Seconds `json:"step_s"`
-	Planned units.Seconds `json:"planned_step_s"`
-	Ranks   []int         `json:"ranks"` // of the plan that train, in the order of the framework's ranks
-	Fields  []Field       `json:"fields"`
-	Notes   []string      `json:"notes,omitempty"`
+	// Time is what a step of the emitted layout takes by the plan's cost model, Planned that of
+	// the plan, and Error by how much their difference may be off: half its 90 % interval.
+	Time    costmodel.Estimate `json:"time"`
+	Planned costmodel.Estimate `json:"planned"`
+	Error   units.Seconds      `json:"difference_error_s"`
+	Ranks   []int              `json:"ranks"` // of the plan that train, in the order of the framework's ranks
+	Fields  []Field            `json:"fields"`
+	Notes   []string           `json:"notes,omitempty"`
 
 	Layout costmodel.Layout `json:"-"` // that the framework runs
 }
@@ -54,6 +57,18 @@ type Emission struct {
 // Exact says whether the framework runs the plan as it is.
 func (e *Emission) Exact() bool {
 	return !slices.ContainsFunc(e.Fields, func(f Field) bool { return f.Verdict != Exact })
+}
+
+// NotRunError says that a framework runs nothing of a plan.
+type NotRunError struct {
+	Framework string
+	Reason    string
+}
+
+// Error is the reason and the way out.
+func (e *NotRunError) Error() string {
+	others := slices.DeleteFunc(Names(), func(n string) bool { return n == e.Framework })
+	return fmt.Sprintf("%s cannot run this: %s; way out: another framework (--to %s), or evenkeel replay and the Python package, which run every plan", e.Framework, e.Reason, strings.Join(others, ", "))
 }
 
 // Framework is one that plans are written for.
@@ -66,34 +81,78 @@ type Framework struct {
 
 // form is what an emitter knows of its framework.
 type form interface {
-	// job is the plan's as the framework runs it, which its layouts are priced for.
-	job(costmodel.Job) costmodel.Job
 	// variants lists layouts on some ranks that the framework can run. The error says why
 	// there is none.
 	variants(x *asked, ranks []int) ([]variant, error)
-	// write is what the framework reads.
+	// write is what the framework reads, and what to do with it.
 	write(x *asked, v *variant) (text, use string)
-	// settings are the verdicts on what is no part of a layout.
-	settings(x *asked, v *variant) []Field
-	// notes are what users of the emitted file should know.
-	notes(x *asked, v *variant) []string
+	// decides says whether a setting of the job is what the variant's job says, by the emitted
+	// text or by the framework. Others are the training script's.
+	decides(v *variant, setting string) bool
+	// notes are what users of the emitted text should know.
+	notes(v *variant) []string
 }
 
 // variant is a layout that a framework can run.
 type variant struct {
+	job    costmodel.Job // as the framework runs it
 	layout costmodel.Layout
-	ranks  []int // in the order of the framework's ranks
-	hp, cp int   // ranks of an all-to-all group, groups of the ring
-	low    bool  // all-to-all groups are neighbours in rank order
-	chunk  units.Tokens
-	step   *costmodel.Step   // of the layout; nil where nobody asked yet
-	why    map[string]string // by field of a layout: why it is as it is
+	step   *costmodel.Step   // of the layout; nil until somebody asks
+	ranks  []int             // in the order of the framework's ranks
+	hp, cp int               // ranks of an all-to-all group, groups of the ring
+	low    bool              // all-to-all groups are neighbours in rank order
+	chunk  units.Tokens      // of MagiAttention
+	order  string            // of the tokens, in words
+	why    map[string]string // by field: why it is as it is
 }
+
+// ring says whether keys and values go around a ring.
+func (v *variant) ring() bool { return v.cp > 1 }
 
 // asked is a plan to be emitted, with its prices.
 type asked struct {
-	plan  *solver.Plan
-	price func(costmodel.Layout) (*costmodel.Step, error)
+	ctx     context.Context
+	plan    *solver.Plan
+	profile *costmodel.Profile
+	known   map[settingsKey]*solver.Problem
+	refused error // why there are no variants on all ranks
+}
+
+// settingsKey is what of a job a framework may run otherwise.
+type settingsKey struct {
+	recompute      costmodel.Recompute
+	zero           costmodel.ZeRO
+	overlap        bool
+	buffers, micro int
+	loss           units.Tokens
+	dtype          op.DType
+}
+
+// problem is that of the plan's job, run with other settings.
+func (x *asked) problem(j costmodel.Job) (*solver.Problem, error) {
+	key := settingsKey{j.Recompute, j.Zero, j.OverlapZero, j.RingBuffers, j.Accumulate, j.LossChunk, j.DType}
+	if p := x.known[key]; p != nil {
+		return p, nil
+	}
+	p, err := solver.NewProblem(x.profile, j)
+	if err != nil {
+		return nil, err
+	}
+	x.known[key] = p
+	return p, nil
+}
+
+// price simulates a variant, once.
+func (x *asked) price(v *variant) error {
+	if v.step != nil {
+		return nil
+	}
+	p, err := x.problem(v.job)
+	if err != nil {
+		return err
+	}
+	v.step, err = p.Price(x.ctx, v.layout)
+	return err
 }
 
 // Frameworks are all that plans are written for, by name.
@@ -101,7 +160,7 @@ func Frameworks() []Framework {
 	return []Framework{
 		{"accelerate", "a configuration of Hugging Face accelerate: context parallelism of torch, or Ulysses of DeepSpeed", accelerate{}},
 		{"magi", "partitions for MagiAttention: unequal tokens in whole chunks", magi{}},
-		{"megatron", "arguments of Megatron-LM: groups and degrees of context parallelism", megatron{}},
+		{"megatron", "arguments of Megatron-LM: degrees of context parallelism, ring and all-to-all", megatron{}},
 		{"usp", "the process groups of USP (yunchang): a mesh of Ulysses and ring", usp{}},
 	}
 }
@@ -126,98 +185,136 @@ func Lookup(name string) (Framework, bool) {
 }
 
 // Plan finds the fastest layout that a framework can run of a plan's job and that fits, by
-// the laws of a profile, and writes it. The layouts are on all ranks of the cluster, on those
-// of the plan and on those of every layout that it was compared with.
+// the laws of a profile, and writes it. The layouts are of all degrees, on all ranks of the
+// cluster, on those of each device type, on those of the plan and on those of every layout that
+// it was compared with; where as many cannot divide the work, on as many of them as can.
 //
-// Errors: *solver.InfeasibleError if the framework can run nothing of the job or nothing that
-// fits, those of solver.NewProblem, and ctx's.
+// Errors: *NotRunError if the framework can run nothing of the job or nothing that fits, those
+// of solver.NewProblem, and ctx's.
 func (f Framework) Plan(ctx context.Context, p *solver.Plan, profile *costmodel.Profile) (*Emission, error) {
-	planned, err := solver.NewProblem(profile, p.Job)
-	if err != nil {
-		return nil, err
-	}
-	own, err := planned.Price(ctx, p.Layout())
-	if err != nil {
+	x := &asked{ctx: ctx, plan: p, profile: profile, known: map[settingsKey]*solver.Problem{}}
+	own := &variant{job: p.Job, layout: p.Layout()}
+	if err := x.price(own); err != nil {
 		return nil, fmt.Errorf("the plan cannot be priced by these laws: %w", err)
 	}
-	run, err := solver.NewProblem(profile, f.form.job(p.Job))
+	best, err := f.best(x)
 	if err != nil {
 		return nil, err
 	}
-	x := &asked{plan: p, price: func(l costmodel.Layout) (*costmodel.Step, error) { return run.Price(ctx, l) }}
-	best, step, err := f.best(ctx, x)
-	if err != nil {
-		return nil, err
-	}
-	e := &Emission{To: f.Name, Time: step.Time.Mid, Planned: own.Time.Mid, Ranks: best.ranks, Layout: best.layout}
+	e := &Emission{To: f.Name, Time: best.step.Time, Planned: own.step.Time, Ranks: best.ranks, Layout: best.layout}
+	e.Error, _ = costmodel.GainError(own.step, best.step)
 	e.Text, e.Use = f.form.write(x, best)
-	e.Fields = append(x.compare(best), f.form.settings(x, best)...)
-	e.Notes = f.form.notes(x, best)
+	settings := settings(f.form, p.Job, best)
+	e.Fields = append(compare(p.Layout(), best), settings...)
+	e.Notes = append(f.form.notes(best), x.remarks(e, settings)...)
 	return e, nil
 }
 
-// best is the fastest variant that fits.
-func (f Framework) best(ctx context.Context, x *asked) (*variant, *costmodel.Step, error) {
+// otherLaws is by how much two prices of a plan differ at most if they are of the same laws.
+const otherLaws = 1e-6
+
+// remarks are what is to be known of the prices.
+func (x *asked) remarks(e *Emission, settings []Field) []string {
+	var all, script []string
+	if x.refused != nil {
+		all = append(all, "not on all ranks: "+x.refused.Error())
+	}
+	for _, s := range settings {
+		if s.Verdict == Dropped && s.Plan != none {
+			script = append(script, s.Name+" "+s.Plan)
+		}
+	}
+	if len(script) > 0 {
+		all = append(all, "priced as if the training script had the plan's "+strings.Join(script, ", "))
+	}
+	if e.Time.Mid < e.Planned.Mid*(1-otherLaws) {
+		all = append(all, "faster than the plan: that is not the fastest layout of its job (of a user's own shares, say), or in the framework's way with logits and buffers it would be faster too")
+	}
+	if was := x.plan.Step.Time.Mid; math.Abs(float64(e.Planned.Mid/was)-1) > otherLaws {
+		all = append(all, fmt.Sprintf("these are not the laws that the plan was made with, by which it takes %v: name its profile as it was then (--profile)", was))
+	}
+	return all
+}
+
+// best is the fastest variant that fits, priced.
+func (f Framework) best(x *asked) (*variant, error) {
 	var best *variant
-	var step *costmodel.Step
 	var no, full error
 	for _, ranks := range x.rankSets() {
-		all, err := f.form.variants(x, ranks)
-		if err != nil && no == nil { // of all ranks, which come first
-			no = fmt.Errorf("of %s: %w", units.Count(len(ranks), "rank"), err)
+		all, err := f.somewhere(x, ranks)
+		if len(ranks) == len(x.plan.Ranks) {
+			x.refused = err
 		}
+		no = cmp.Or(no, err)
 		for i := range all {
-			s, err := all[i].step, error(nil)
-			if s == nil {
-				s, err = x.price(all[i].layout)
+			v := &all[i]
+			err := x.price(v)
+			if x.ctx.Err() != nil {
+				return nil, x.ctx.Err()
 			}
-			switch {
-			case ctx.Err() != nil:
-				return nil, nil, ctx.Err()
-			case err != nil:
+			if err != nil {
 				no = cmp.Or(no, err)
-			case !fits(s):
-				full = errors.New("none of its layouts fits the devices' memory")
-			case best == nil || s.Time.Mid < step.Time.Mid:
-				best, step = &all[i], s
+				continue
 			}
+			if best != nil && best.step.Time.Mid <= v.step.Time.Mid {
+				continue
+			}
+			p, err := x.problem(v.job)
+			if err != nil {
+				return nil, err
+			}
+			if err := p.Overfull(v.layout); err != nil {
+				full = cmp.Or(full, err)
+				continue
+			}
+			best = v
 		}
 	}
 	if best == nil {
-		why := cmp.Or(full, no)
-		return nil, nil, &solver.InfeasibleError{Asked: f.Name, Reason: why.Error(), WayOut: "another framework (" + strings.Join(Names(), ", ") + "), or evenkeel replay, whose executor runs every plan"}
+		return nil, &NotRunError{Framework: f.Name, Reason: cmp.Or(full, no).Error()}
 	}
-	return best, step, nil
+	return best, nil
 }
 
-func fits(s *costmodel.Step) bool {
-	return !slices.ContainsFunc(s.Ranks, func(r costmodel.RankStep) bool { return !r.Memory.Fits() })
+// somewhere lists the variants on some ranks or, where there are none on so many, on as many of
+// the first as there are variants on. The error says why there are none on all.
+func (f Framework) somewhere(x *asked, ranks []int) ([]variant, error) {
+	all, no := f.form.variants(x, ranks)
+	for n := len(ranks) - 1; len(all) == 0 && n > 0 && x.ctx.Err() == nil; n-- {
+		all, _ = f.form.variants(x, ranks[:n])
+	}
+	if no != nil {
+		no = fmt.Errorf("%s: %w", units.Count(len(ranks), "rank"), no)
+	}
+	return all, no
 }
 
-// rankSets are the choices of ranks to train on: all, those of the plan, and those of the
-// layouts beside it, which leave slow devices out, say.
+// rankSets are the choices of ranks to train on: all, those of each device type, those of the
+// plan, and those of the layouts beside it.
 func (x *asked) rankSets() [][]int {
-	all := make([]int, len(x.plan.Ranks))
-	for r := range all {
-		all[r] = r
-	}
-	sets := [][]int{all}
-	add := func(groups []costmodel.Group) {
-		var ranks []int
-		for _, g := range groups {
-			for _, m := range g {
-				ranks = append(ranks, m.Rank)
-			}
-		}
-		slices.Sort(ranks)
+	var sets [][]int
+	add := func(ranks []int) {
 		if len(ranks) > 0 && !slices.ContainsFunc(sets, func(s []int) bool { return slices.Equal(s, ranks) }) {
 			sets = append(sets, ranks)
 		}
 	}
-	add(x.plan.Groups)
+	all, types := []int{}, map[string][]int{}
+	var names []string
+	for _, k := range x.plan.Ranks {
+		all = append(all, k.Rank)
+		if types[k.Device] == nil {
+			names = append(names, k.Device)
+		}
+		types[k.Device] = append(types[k.Device], k.Rank)
+	}
+	add(all)
+	for _, name := range names {
+		add(types[name])
+	}
+	add(members(x.plan.Groups))
 	for _, c := range x.plan.Compared {
 		if c.Layout != nil {
-			add(c.Layout.Groups)
+			add(members(c.Layout.Groups))
 		}
 	}
 	return sets

@@ -2,10 +2,10 @@ package emit
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -14,32 +14,40 @@ import (
 // magi writes partitions for MagiAttention: every rank owns whole chunks of tokens, of which
 // it may have more or fewer than others (uneven_shard), and computes all heads for them. Which
 // rows of keys and values it gets from whom its group-cast decides; they are priced as a ring.
-// (SandAI-org/MagiAttention meta/solver/dispatch_solver.py, functional/dist_attn.py.)
+// (SandAI-org/MagiAttention meta/solver/dispatch_solver.py, api/magi_attn_interface.py.)
 type magi struct{}
 
-// Chunks of a rank on average, so that a share is rounded by 2 % at most, and sizes of chunks:
-// kernels compute tiles of 128 rows, and larger ones than 2048 are no cheaper.
+// Chunks of a rank on average, so that a share is rounded by 2 % at most; fewer where chunks
+// would have less than a kernel's tile of 128 rows, but not fewer than MagiAttention makes them
+// at least. Larger chunks than 2048 are no cheaper.
 const (
-	magiChunks   = 32
-	magiSmallest = 128
-	magiLargest  = 2048
+	magiChunks = 32
+	magiFewest = 8
+	magiTile   = 128
+	magiMost   = 2048
 )
 
 // magiTurns is how often shares are balanced by what each rank was busy.
 const magiTurns = 8
 
-func (magi) variants(x *asked, ranks []int) ([]variant, error) {
+// chunkOf is the size of chunks.
+func (magi) chunkOf(seq units.Tokens, ranks int) units.Tokens {
+	chunk := units.Tokens(magiMost)
+	for chunk > magiTile && chunk*units.Tokens(magiChunks*ranks) > seq {
+		chunk /= 2
+	}
+	for chunk > 1 && chunk*units.Tokens(magiFewest*ranks) > seq {
+		chunk /= 2
+	}
+	return chunk
+}
+
+func (f magi) variants(x *asked, ranks []int) ([]variant, error) {
 	job, n := x.plan.Job, len(ranks)
 	if job.SeqLen < units.Tokens(n) {
-		return nil, fmt.Errorf("%d tokens for %d ranks", int64(job.SeqLen), n)
+		return nil, fmt.Errorf("%d tokens are fewer than ranks", int64(job.SeqLen))
 	}
-	chunk := units.Tokens(magiLargest)
-	for chunk > magiSmallest && chunk*units.Tokens(magiChunks*n) > job.SeqLen {
-		chunk /= 2
-	}
-	for chunk > 1 && chunk*units.Tokens(n) > job.SeqLen {
-		chunk /= 2
-	}
+	chunk := f.chunkOf(job.SeqLen, n)
 	var all []variant
 	weights := make([]float64, n)
 	for i := range weights {
@@ -47,25 +55,23 @@ func (magi) variants(x *asked, ranks []int) ([]variant, error) {
 	}
 	for range magiTurns {
 		v := variant{
-			ranks: ranks, hp: 1, cp: n, chunk: chunk,
+			job: job, ranks: ranks, hp: 1, cp: n, chunk: chunk, order: "whole chunks",
 			layout: costmodel.Layout{Shards: chunked(len(x.plan.Ranks), ranks, weights, chunk, job.SeqLen), Groups: grouped(ranks, 1, true, job.Model.QHeads)},
 			why: map[string]string{
-				fieldGroups: "heads are not split, so that every rank is a group of its own", fieldTokens: "whole chunks, balanced for all heads a rank",
-				fieldHeads: "all heads on every rank", fieldOrder: "whole chunks", fieldRing: "group-cast instead", fieldSchedule: "MagiAttention's own",
+				fieldGroups: "heads are not split", fieldTokens: "whole chunks, for all heads", fieldHeads: "all heads on every rank",
+				fieldOrder: "whole chunks", fieldRing: "group-cast instead", fieldSchedule: "MagiAttention's own", fieldBuffers: "MagiAttention's own",
 			},
 		}
-		step, err := x.price(v.layout)
-		if err != nil {
+		if err := x.price(&v); err != nil {
 			return nil, err
 		}
-		v.step = step
 		all = append(all, v)
 		mean := 0.0
 		for _, r := range ranks {
-			mean += float64(step.Ranks[r].Busy) / float64(n)
+			mean += float64(v.step.Ranks[r].Busy) / float64(n)
 		}
 		for i, r := range ranks {
-			if busy := float64(step.Ranks[r].Busy); busy > 0 {
+			if busy := float64(v.step.Ranks[r].Busy); busy > 0 {
 				weights[i] *= mean / busy
 			}
 		}
@@ -122,43 +128,25 @@ func apportioned(n int, weights []float64) []int {
 	return counts
 }
 
-// partitions are the chunks of every rank, rising.
-func partitions(v *variant) [][]int {
-	all := make([][]int, len(v.ranks))
-	for i, r := range v.ranks {
-		for _, s := range v.layout.Shards[r].Segments {
-			for c := s.Start / v.chunk; c*v.chunk < s.End; c++ {
-				all[i] = append(all[i], int(c))
-			}
-		}
-	}
-	return all
-}
+func (magi) decides(*variant, string) bool { return false }
 
 func (magi) write(x *asked, v *variant) (text, use string) {
-	parts := partitions(v)
-	text = fmt.Sprintf("{\n  \"total_seqlen_tokens\": %d,\n  \"chunk_size_tokens\": %d,\n  \"uneven_shard\": true,\n  \"partitions\": [\n", int64(x.plan.Job.SeqLen), int64(v.chunk))
-	for i, p := range parts {
-		line, err := json.Marshal(p)
-		if err != nil { // of whole numbers there is none
-			panic(err)
+	var parts []string
+	for _, r := range v.ranks {
+		var chunks []string
+		for _, s := range v.layout.Shards[r].Segments {
+			for c := s.Start / v.chunk; c*v.chunk < s.End; c++ {
+				chunks = append(chunks, fmt.Sprint(int64(c)))
+			}
 		}
-		text += "    " + string(line)
-		if i < len(parts)-1 {
-			text += ","
-		}
-		text += "\n"
+		parts = append(parts, "    ["+strings.Join(chunks, ",")+"]")
 	}
-	return text + "  ]\n}\n", "make a DispatchMeta for every rank of the cp group (" + ranksToRun(x.plan, v) + ", in this order) of these partitions and give it as ref_dispatch_meta_q and ref_dispatch_meta_k"
+	text = fmt.Sprintf("{\n  \"total_seqlen_tokens\": %d,\n  \"chunk_size_tokens\": %d,\n  \"uneven_shard\": true,\n  \"partitions\": [\n%s\n  ]\n}\n",
+		int64(v.job.SeqLen), int64(v.chunk), strings.Join(parts, ",\n"))
+	return text, "make a DispatchMeta for every rank of the cp group of these partitions, and give it as ref_dispatch_meta_q and ref_dispatch_meta_k: " + launched(x.plan, v)
 }
 
-func (magi) job(j costmodel.Job) costmodel.Job { return j }
-
-func (magi) settings(x *asked, _ *variant) []Field {
-	return elsewhere(x.plan.Job, "the training script's")
-}
-
-func (magi) notes(*asked, *variant) []string {
+func (magi) notes(*variant) []string {
 	return []string{
 		"MagiAttention's own dispatch balances areas of the mask and not devices: these partitions take its place",
 		"priced as ring attention: a group-cast sends a rank only what its mask needs",

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
 // megatron writes arguments of Megatron-LM with TransformerEngine. One context-parallel group
@@ -16,49 +17,75 @@ type megatron struct{}
 
 func (megatron) variants(x *asked, ranks []int) ([]variant, error) {
 	job, n := x.plan.Job, len(ranks)
-	if err := multiple(job.SeqLen, 2*n, "two chunks a rank"); n > 1 && err != nil {
+	if err := divisible(job.SeqLen, n, 2*n); err != nil {
 		return nil, err
 	}
-	pairs, err := meshes(n, func(hp, _ int) error { return dividing(job.Model, hp) })
+	pairs, err := meshes(n, func(hp int) error { return dividing(job.Model, hp) })
 	var all []variant
 	for _, p := range pairs {
 		v := variant{
-			ranks: ranks, hp: p[0], cp: p[1], low: true,
-			layout: costmodel.Layout{Shards: headTail(len(x.plan.Ranks), ranks, job.SeqLen), Groups: grouped(ranks, p[0], true, job.Model.QHeads)},
+			job: asToday(job), ranks: ranks, hp: p[0], cp: p[1], low: true, order: "head and tail chunks",
+			layout: costmodel.ZigZag(equal(len(x.plan.Ranks), ranks, job.SeqLen), grouped(ranks, p[0], true, job.Model.QHeads)),
 			why: map[string]string{
-				fieldGroups: "groups are neighbours, of one size", fieldTokens: "equal chunks", fieldHeads: "equal heads",
-				fieldOrder: "the n-th chunk from the front and from the end", fieldRing: "in rank order",
-				fieldSchedule: "TransformerEngine's own",
+				fieldGroups: "neighbours, of one size", fieldTokens: "equal chunks", fieldHeads: "equal heads",
+				fieldOrder: "Megatron-LM's", fieldRing: "in rank order", fieldSchedule: "TransformerEngine's own",
+				fieldBuffers: "a block computed, one arriving", fieldLoss: "logits at once; so is their memory",
 			},
 		}
 		// TransformerEngine goes through a ring backward in the reversed order.
-		v.layout.OwnLast = v.cp > 1
+		v.layout.OwnLast = v.ring()
 		all = append(all, v)
 	}
 	return all, err
 }
 
-// sharding are the arguments that shard what each stage of ZeRO does.
-func (megatron) sharding(z costmodel.ZeRO) []string {
-	fsdp := func(what string) []string {
-		return []string{
+func (megatron) decides(*variant, string) bool { return true }
+
+// fsdp says whether a stage of ZeRO takes Megatron-FSDP: the distributed optimizer shards no
+// more than its state and the gradients' reduction.
+func (megatron) fsdp(z costmodel.ZeRO) bool { return z != costmodel.Zero0 && z != costmodel.Zero1 }
+
+// sharding are the arguments that shard what a job's stage of ZeRO does.
+func (f megatron) sharding(job costmodel.Job) []string {
+	var args []string
+	switch job.Zero {
+	case costmodel.Zero0:
+	case costmodel.Zero1:
+		args = []string{"--use-distributed-optimizer"}
+	default:
+		what := "optim_grads_params"
+		if job.Zero == costmodel.Zero2 {
+			what = "optim_grads"
+		}
+		args = []string{
 			"--use-megatron-fsdp", "--data-parallel-sharding-strategy " + what, "--use-distributed-optimizer",
 			"--no-gradient-accumulation-fusion", "--ckpt-format fsdp_dtensor",
 		}
 	}
-	switch z {
-	case costmodel.Zero0:
-		return nil
-	case costmodel.Zero1:
-		return []string{"--use-distributed-optimizer"}
-	case costmodel.Zero2:
-		return fsdp("optim_grads")
+	if job.OverlapZero {
+		args = append(args, "--overlap-grad-reduce")
+		if job.Zero != costmodel.Zero0 {
+			args = append(args, "--overlap-param-gather")
+		}
 	}
-	return fsdp("optim_grads_params")
+	return args
+}
+
+// precision are the arguments of an element type.
+func (megatron) precision(d op.DType) []string {
+	switch d {
+	case op.BF16:
+		return []string{"--bf16"}
+	case op.F16:
+		return []string{"--fp16"}
+	case op.FP8:
+		return []string{"--bf16", "--fp8-format hybrid"}
+	}
+	return nil
 }
 
 func (f megatron) write(x *asked, v *variant) (text, use string) {
-	job, n := x.plan.Job, len(v.ranks)
+	job, n := v.job, len(v.ranks)
 	lines := []string{
 		"--tensor-model-parallel-size 1",
 		"--pipeline-model-parallel-size 1",
@@ -79,18 +106,19 @@ func (f megatron) write(x *asked, v *variant) (text, use string) {
 	if job.Recompute == costmodel.RecomputeFull {
 		lines = append(lines, "--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1")
 	}
-	lines = append(lines, f.sharding(job.Zero)...)
-	return strings.Join(lines, "\n") + "\n", fmt.Sprintf("torchrun on %s, in this order: ... pretrain_gpt.py $(cat FILE) and the arguments of model and data", ranksToRun(x.plan, v))
+	lines = append(append(lines, f.precision(job.DType)...), f.sharding(job)...)
+	queues := ""
+	switch {
+	case f.fsdp(job.Zero):
+		queues = "CUDA_DEVICE_MAX_CONNECTIONS unset and "
+	case n > 1:
+		queues = "CUDA_DEVICE_MAX_CONNECTIONS=1 (on GPUs before Blackwell) and "
+	}
+	return strings.Join(lines, "\n") + "\n", fmt.Sprintf("with %storchrun on %s: pretrain_gpt.py $(cat FILE) and the arguments of model and data", queues, launched(x.plan, v))
 }
 
-func (megatron) job(j costmodel.Job) costmodel.Job { return asToday(j) }
-
-func (megatron) settings(x *asked, _ *variant) []Field {
-	return ofToday(settingsOf(x.plan.Job), x.plan.Job)
-}
-
-func (megatron) notes(_ *asked, v *variant) []string {
-	if v.hp == 1 || v.cp == 1 {
+func (megatron) notes(v *variant) []string {
+	if v.hp == 1 || !v.ring() {
 		return nil
 	}
 	return []string{"a2a+p2p takes no packed sequences (thd)"}

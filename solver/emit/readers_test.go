@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,10 +22,13 @@ type placed struct {
 	ring   [][]int // rings
 }
 
+// reader loads a text of a plan of so many ranks and tokens, for a model with so many heads.
+type reader func(t testing.TB, text string, ranks int, seq units.Tokens, q, kv int) placed
+
 // readers load what is emitted the way the framework does: of its text alone, by its own rules
 // of groups and chunks.
-func readers() map[string]func(t testing.TB, text string, ranks int, seq units.Tokens) placed {
-	return map[string]func(t testing.TB, text string, ranks int, seq units.Tokens) placed{
+func readers() map[string]reader {
+	return map[string]reader{
 		"megatron": readMegatron, "usp": readUSP, "accelerate": readAccelerate, "magi": readMagi,
 	}
 }
@@ -40,6 +44,9 @@ func upTo(a, b int) []int {
 
 // dualChunks gives rank r of n the chunks r and 2n - 1 - r of 2n.
 func dualChunks(n, seq int) [][]int {
+	if n == 1 {
+		return [][]int{upTo(0, seq)}
+	}
 	all := make([][]int, n)
 	chunk := seq / (2 * n)
 	for c := range 2 * n {
@@ -59,7 +66,19 @@ func nested(n, inner int) (near, across [][]int) {
 	return near, across
 }
 
-func readMegatron(t testing.TB, text string, ranks int, seq units.Tokens) placed {
+// megatronArguments are the arguments that Megatron-LM knows of those that are emitted, and how
+// many values each has.
+func megatronArguments() map[string]int {
+	return map[string]int{
+		"--tensor-model-parallel-size": 1, "--pipeline-model-parallel-size": 1, "--context-parallel-size": 1, "--cp-comm-type": 1,
+		"--hierarchical-context-parallel-sizes": 2, "--seq-length": 1, "--micro-batch-size": 1, "--global-batch-size": 1,
+		"--recompute-granularity": 1, "--recompute-method": 1, "--recompute-num-layers": 1, "--bf16": 0, "--fp16": 0,
+		"--use-megatron-fsdp": 0, "--data-parallel-sharding-strategy": 1, "--use-distributed-optimizer": 0,
+		"--no-gradient-accumulation-fusion": 0, "--ckpt-format": 1, "--overlap-grad-reduce": 0, "--overlap-param-gather": 0,
+	}
+}
+
+func readMegatron(t testing.TB, text string, ranks int, seq units.Tokens, q, kv int) placed {
 	args := map[string][]string{}
 	last := ""
 	for _, word := range strings.Fields(text) {
@@ -69,6 +88,11 @@ func readMegatron(t testing.TB, text string, ranks int, seq units.Tokens) placed
 			continue
 		}
 		args[last] = append(args[last], word)
+	}
+	for name, values := range args {
+		if want, ok := megatronArguments()[name]; !ok || len(values) != want {
+			t.Fatalf("%s %v", name, values)
+		}
 	}
 	one := func(name string) int {
 		n, err := strconv.Atoi(strings.Join(args[name], " "))
@@ -107,21 +131,24 @@ func readMegatron(t testing.TB, text string, ranks int, seq units.Tokens) placed
 	default:
 		t.Fatal(kind)
 	}
+	if q%inner != 0 || kv%inner != 0 {
+		t.Fatalf("%d query and %d KV heads over %d", q, kv, inner)
+	}
 	near, across := nested(cp, inner)
 	return placed{dualChunks(cp, int(seq)), near, across}
 }
 
-var uspCall = regexp.MustCompile(`set_seq_parallel_pg\(sp_ulysses_degree=(\d+), sp_ring_degree=(\d+), rank=rank, world_size=world_size, use_ulysses_low=(True|False)\)`)
+var uspCall = regexp.MustCompile(`set_seq_parallel_pg\(\s+sp_ulysses_degree=(\d+), sp_ring_degree=(\d+), rank=rank, world_size=world_size, use_ulysses_low=(True|False)\s+\)`)
 
-func readUSP(t testing.TB, text string, ranks int, seq units.Tokens) placed {
+func readUSP(t testing.TB, text string, ranks int, seq units.Tokens, q, kv int) placed {
 	m := uspCall.FindStringSubmatch(text)
 	if m == nil {
 		t.Fatal(text)
 	}
 	u, _ := strconv.Atoi(m[1])
 	r, _ := strconv.Atoi(m[2])
-	if u*r != ranks {
-		t.Fatal(text)
+	if u*r != ranks || q%u != 0 || kv%u != 0 {
+		t.Fatalf("%d query and %d KV heads, %d ranks: %s", q, kv, ranks, text)
 	}
 	var x placed
 	if m[3] == "True" {
@@ -134,18 +161,21 @@ func readUSP(t testing.TB, text string, ranks int, seq units.Tokens) placed {
 	for ring, members := range x.ring { // the ring-th member of every all-to-all group
 		for g, rank := range members {
 			part := len(pairs[g]) / u
-			x.tokens[rank] = pairs[g][ring*part : (ring+1)*part]
+			own := slices.Clone(pairs[g][ring*part : (ring+1)*part])
+			x.tokens[rank] = own
 		}
 	}
 	return x
 }
 
-func readAccelerate(t testing.TB, text string, ranks int, seq units.Tokens) placed {
+func readAccelerate(t testing.TB, text string, ranks int, seq units.Tokens, q, kv int) placed {
 	var c struct {
 		Distributed string         `yaml:"distributed_type"`
 		DeepSpeed   map[string]int `yaml:"deepspeed_config"`
 		FSDP        map[string]any `yaml:"fsdp_config"`
+		Machines    int            `yaml:"num_machines"`
 		Processes   int            `yaml:"num_processes"`
+		Precision   string         `yaml:"mixed_precision"`
 		Parallelism map[string]any `yaml:"parallelism_config"`
 	}
 	if err := yaml.UnmarshalWithOptions([]byte(text), &c, yaml.Strict()); err != nil {
@@ -162,12 +192,12 @@ func readAccelerate(t testing.TB, text string, ranks int, seq units.Tokens) plac
 		return 1
 	}
 	cp, sp := size("cp_size"), size("sp_size")
-	if c.Processes != ranks || size("dp_replicate_size")*size("dp_shard_size")*cp*sp != ranks || cp > 1 && sp > 1 {
+	if c.Processes != ranks || c.Machines < 1 || c.Processes%c.Machines != 0 || c.Precision == "" || size("dp_replicate_size")*size("dp_shard_size")*cp*sp != ranks || cp > 1 && sp > 1 {
 		t.Fatal(text)
 	}
 	if sp > 1 {
-		if c.Distributed != "DEEPSPEED" || size("sp_seq_length") != int(seq) {
-			t.Fatal(text)
+		if c.Distributed != "DEEPSPEED" || size("sp_seq_length") != int(seq) || int(seq)%sp != 0 || q%sp != 0 || kv%sp != 0 && sp%kv != 0 {
+			t.Fatalf("%d query and %d KV heads: %s", q, kv, text)
 		}
 		x := placed{hp: [][]int{upTo(0, ranks)}}
 		for r := range ranks {
@@ -176,14 +206,14 @@ func readAccelerate(t testing.TB, text string, ranks int, seq units.Tokens) plac
 		}
 		return x
 	}
-	if c.Distributed != "FSDP" {
+	if c.Distributed != "FSDP" || c.Parallelism["parallelism_config_cp_comm_strategy"] != "alltoall" {
 		t.Fatal(text)
 	}
 	near, across := nested(ranks, 1)
 	return placed{dualChunks(ranks, int(seq)), near, across}
 }
 
-func readMagi(t testing.TB, text string, ranks int, seq units.Tokens) placed {
+func readMagi(t testing.TB, text string, ranks int, seq units.Tokens, q, kv int) placed {
 	var m struct {
 		Total      int     `json:"total_seqlen_tokens"`
 		Chunk      int     `json:"chunk_size_tokens"`
@@ -193,7 +223,8 @@ func readMagi(t testing.TB, text string, ranks int, seq units.Tokens) placed {
 	if err := json.Unmarshal([]byte(text), &m); err != nil {
 		t.Fatal(err)
 	}
-	if m.Total != int(seq) || len(m.Partitions) != ranks || !m.Uneven {
+	const fewest = 8 // MAGI_ATTENTION_MIN_CHUNKS_PER_RANK caps chunks where they are larger
+	if m.Total != int(seq) || len(m.Partitions) != ranks || !m.Uneven || m.Chunk > max(1, (m.Total+fewest*ranks-1)/(fewest*ranks)) {
 		t.Fatal(text)
 	}
 	var x placed

@@ -1,9 +1,7 @@
 package emit
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -12,12 +10,12 @@ import (
 // meshes are the pairs of degrees of some ranks: hp of an all-to-all group, cp of the ring.
 // legal says why the framework cannot have a pair; what it says first is the error where it
 // can have none.
-func meshes(n int, legal func(hp, cp int) error) (all [][2]int, err error) {
+func meshes(n int, legal func(hp int) error) (all [][2]int, err error) {
 	for hp := 1; hp <= n; hp++ {
 		if n%hp != 0 {
 			continue
 		}
-		switch no := legal(hp, n/hp); {
+		switch no := legal(hp); {
 		case no == nil:
 			all = append(all, [2]int{hp, n / hp})
 		case err == nil:
@@ -30,12 +28,12 @@ func meshes(n int, legal func(hp, cp int) error) (all [][2]int, err error) {
 	return all, err
 }
 
-// multiple says that a sequence must be a multiple of some parts.
-func multiple(seq units.Tokens, of int, what string) error {
-	if seq%units.Tokens(of) == 0 {
+// divisible says that a sequence must divide into so many parts, if there are several ranks.
+func divisible(seq units.Tokens, ranks, parts int) error {
+	if ranks == 1 || seq%units.Tokens(parts) == 0 {
 		return nil
 	}
-	return fmt.Errorf("--seq-len %d is no multiple of %d, %s: plan the sequence padded to %d", int64(seq), of, what, (int64(seq)/int64(of)+1)*int64(of))
+	return fmt.Errorf("--seq-len %d does not divide into %d equal parts: plan the sequence padded to %d", int64(seq), parts, (int64(seq)/int64(parts)+1)*int64(parts))
 }
 
 // dividing says that heads must divide over an all-to-all group.
@@ -61,36 +59,20 @@ func grouped(ranks []int, hp int, low bool, qHeads int) []costmodel.Group {
 	return groups
 }
 
-// headTail gives each of the ranks two of twice as many chunks, the i-th from the front and
-// the i-th from the end: what context parallelism balances causal attention by today.
-func headTail(total int, ranks []int, seq units.Tokens) []costmodel.Shard {
-	shards, chunk := make([]costmodel.Shard, total), seq/units.Tokens(2*len(ranks))
-	for i, r := range ranks {
-		at := units.Tokens(i) * chunk
-		shards[r] = joined(costmodel.Segment{Start: at, End: at + chunk}, costmodel.Segment{Start: seq - at - chunk, End: seq - at})
+// equal gives each of the ranks as many tokens, of a sequence that divides.
+func equal(total int, ranks []int, seq units.Tokens) []units.Tokens {
+	tokens := make([]units.Tokens, total)
+	for _, r := range ranks {
+		tokens[r] = seq / units.Tokens(len(ranks))
 	}
-	return shards
+	return tokens
 }
 
-// contiguous gives each of the ranks an equal stretch.
-func contiguous(total int, ranks []int, seq units.Tokens) []costmodel.Shard {
-	shards, part := make([]costmodel.Shard, total), seq/units.Tokens(len(ranks))
-	for i, r := range ranks {
-		shards[r] = joined(costmodel.Segment{Start: units.Tokens(i) * part, End: units.Tokens(i+1) * part})
-	}
-	return shards
+// asToday is a job with the buffers of rings and the logits of frameworks as they are: a KV
+// block that is computed and one that arrives, and the logits of all of a rank's tokens at once.
+func asToday(job costmodel.Job) costmodel.Job {
+	job.RingBuffers, job.LossChunk = doubleBuffers, job.SeqLen
+	return job
 }
 
-// joined are segments in rising order, those that touch as one.
-func joined(all ...costmodel.Segment) costmodel.Shard {
-	slices.SortFunc(all, func(a, b costmodel.Segment) int { return cmp.Compare(a.Start, b.Start) })
-	kept := all[:0]
-	for _, s := range all {
-		if n := len(kept); n > 0 && kept[n-1].End == s.Start {
-			kept[n-1].End = s.End
-			continue
-		}
-		kept = append(kept, s)
-	}
-	return costmodel.Shard{Segments: kept}
-}
+const doubleBuffers = 2

@@ -1,7 +1,9 @@
 package emit
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -16,10 +18,11 @@ type usp struct{}
 
 func (usp) variants(x *asked, ranks []int) ([]variant, error) {
 	job, n := x.plan.Job, len(ranks)
-	if err := multiple(job.SeqLen, 2*n, "two chunks a rank"); err != nil {
+	if err := divisible(job.SeqLen, n, 2*n); err != nil {
 		return nil, err
 	}
-	pairs, err := meshes(n, func(hp, _ int) error { return dividing(job.Model, hp) })
+	job.RingBuffers = doubleBuffers
+	pairs, err := meshes(n, func(hp int) error { return dividing(job.Model, hp) })
 	var all []variant
 	for _, p := range pairs {
 		for _, low := range []bool{true, false} {
@@ -28,12 +31,11 @@ func (usp) variants(x *asked, ranks []int) ([]variant, error) {
 			}
 			groups := grouped(ranks, p[0], low, job.Model.QHeads)
 			all = append(all, variant{
-				ranks: ranks, hp: p[0], cp: p[1], low: low,
+				job: job, ranks: ranks, hp: p[0], cp: p[1], low: low, order: "head and tail chunks, cut in groups",
 				layout: costmodel.Layout{Shards: pairsOf(len(x.plan.Ranks), groups, job.SeqLen), Groups: groups},
 				why: map[string]string{
-					fieldGroups: "groups of one size", fieldTokens: "equal chunks", fieldHeads: "equal heads",
-					fieldOrder: "zigzag over the ring, equal parts in a group", fieldRing: "in rank order",
-					fieldSchedule: "ring-flash-attention's own",
+					fieldGroups: "of one size", fieldTokens: "equal chunks", fieldHeads: "equal heads", fieldOrder: "its zigzag",
+					fieldRing: "in rank order", fieldSchedule: "ring-flash-attention's own", fieldBuffers: "a block computed, one arriving",
 				},
 			})
 		}
@@ -45,6 +47,10 @@ func (usp) variants(x *asked, ranks []int) ([]variant, error) {
 // each equal parts of the two, one behind the other.
 func pairsOf(total int, groups []costmodel.Group, seq units.Tokens) []costmodel.Shard {
 	shards, chunk := make([]costmodel.Shard, total), seq/units.Tokens(2*len(groups))
+	if len(groups)*len(groups[0]) == 1 { // a whole sequence, of whatever length
+		shards[groups[0][0].Rank] = joined(costmodel.Segment{End: seq})
+		return shards
+	}
 	for g, members := range groups {
 		front, end := units.Tokens(g)*chunk, seq-units.Tokens(g+1)*chunk
 		part := 2 * chunk / units.Tokens(len(members))
@@ -63,6 +69,22 @@ func pairsOf(total int, groups []costmodel.Group, seq units.Tokens) []costmodel.
 	return shards
 }
 
+// joined are segments in rising order, those that touch as one.
+func joined(all ...costmodel.Segment) costmodel.Shard {
+	slices.SortFunc(all, func(a, b costmodel.Segment) int { return cmp.Compare(a.Start, b.Start) })
+	kept := all[:0]
+	for _, s := range all {
+		if n := len(kept); n > 0 && kept[n-1].End == s.Start {
+			kept[n-1].End = s.End
+			continue
+		}
+		kept = append(kept, s)
+	}
+	return costmodel.Shard{Segments: kept}
+}
+
+func (usp) decides(_ *variant, setting string) bool { return setting == fieldBuffers }
+
 func (usp) write(x *asked, v *variant) (text, use string) {
 	low := "True"
 	if !v.low {
@@ -72,21 +94,17 @@ func (usp) write(x *asked, v *variant) (text, use string) {
 
 
 def sequence_parallel(rank, world_size):
-    """The process groups of a sequence of %d tokens on %d ranks; LongContextAttention(ring_impl_type="zigzag")."""
+    """The process groups of a sequence of %d tokens; LongContextAttention(ring_impl_type="zigzag")."""
     assert world_size == %d, world_size
-    set_seq_parallel_pg(sp_ulysses_degree=%d, sp_ring_degree=%d, rank=rank, world_size=world_size, use_ulysses_low=%s)
-`, int64(x.plan.Job.SeqLen), len(v.ranks), len(v.ranks), v.hp, v.cp, low)
-	return text, "call it once in every process, on " + ranksToRun(x.plan, v) + ", in this order"
+    set_seq_parallel_pg(
+        sp_ulysses_degree=%d, sp_ring_degree=%d, rank=rank, world_size=world_size, use_ulysses_low=%s
+    )
+`, int64(v.job.SeqLen), len(v.ranks), v.hp, v.cp, low)
+	return text, "call it once in every process: " + launched(x.plan, v)
 }
 
-func (usp) job(j costmodel.Job) costmodel.Job { return j }
-
-func (usp) settings(x *asked, _ *variant) []Field {
-	return elsewhere(x.plan.Job, "the training script's")
-}
-
-func (usp) notes(_ *asked, v *variant) []string {
-	if v.low || v.hp == 1 || v.cp == 1 {
+func (usp) notes(v *variant) []string {
+	if v.low {
 		return nil
 	}
 	return []string{"yunchang's own extraction of tokens presumes use_ulysses_low=True: give every rank its tokens by its ranks in the two groups"}

@@ -1,0 +1,57 @@
+package emit
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver"
+)
+
+// host is a node with the ranks of it that train.
+type host struct {
+	node  string
+	ranks []int
+}
+
+// hosts are the nodes of a variant's ranks in the order of these.
+func hosts(p *solver.Plan, v *variant) []host {
+	var all []host
+	for _, r := range v.ranks {
+		if n := len(all); n == 0 || all[n-1].node != p.Ranks[r].Node {
+			all = append(all, host{node: p.Ranks[r].Node})
+		}
+		h := &all[len(all)-1]
+		h.ranks = append(h.ranks, r)
+	}
+	return all
+}
+
+// alike is how many ranks every host has; 0 where they have not equally many.
+func alike(all []host) int {
+	for _, h := range all {
+		if len(h.ranks) != len(all[0].ranks) {
+			return 0
+		}
+	}
+	return len(all[0].ranks)
+}
+
+// launched says where the framework's ranks are: with which node of a launcher first.
+func launched(p *solver.Plan, v *variant) string {
+	all := hosts(p, v)
+	each := "as many ranks on each as it has here"
+	if n := alike(all); n > 0 {
+		each = fmt.Sprintf("%s each", units.Count(n, "rank"))
+	}
+	if len(all) == 1 {
+		return fmt.Sprintf("%s on node %s (%s of the plan)", units.Count(len(v.ranks), "rank"), all[0].node, units.Spans(v.ranks))
+	}
+	names := fmt.Sprintf("%s to %s", all[0].node, all[len(all)-1].node)
+	if len(all) <= 4 {
+		names = all[0].node
+		for _, h := range all[1:] {
+			names += ", " + h.node
+		}
+	}
+	return fmt.Sprintf("%s in the plan's order (%s), node rank 0 the first, %s (%s of the plan)", units.Count(len(all), "node"), names, each, units.Spans(v.ranks))
+}
