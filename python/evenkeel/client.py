@@ -163,10 +163,11 @@ class Client:
         """Lets the server forget a plan that was fetched; it would forget it sooner or later anyway."""
         self._ask("DELETE", f"/v1/jobs/{self._job}/plans/{_step(step)}")
 
-    def plan(self, lengths: Sequence[int], *, deadline_s: float = 0.0) -> BatchPlan:
-        """Plans one batch now and waits for it."""
+    def plan(self, lengths: Sequence[int], *, deadline_s: float = 0.0, wait_s: float = 30.0) -> BatchPlan:
+        """Plans one batch now and waits for it, up to wait_s or the deadline, whichever is later: as long as
+        `serve --max-planning` and the batches before it may take. A ServeError tells that it took longer."""
         body = {"lengths_tokens": _whole(lengths), "deadline_s": _seconds("deadline_s", deadline_s)}
-        answer = self._ask("POST", "/v1/plan", body, extra_s=max(deadline_s, 30.0))
+        answer = self._ask("POST", "/v1/plan", body, extra_s=max(deadline_s, _seconds("wait_s", wait_s)))
         if answer["state"] != "done":
             raise ServeError("failed", str(answer.get("error", "")))
         return _plan_of(answer)
@@ -223,6 +224,8 @@ class Client:
                 # A server closes connections that were idle for a while; one just made is no such.
                 if again or fresh or isinstance(error, socket.timeout):
                     why = str(error) or type(error).__name__
+                    if isinstance(error, socket.timeout):
+                        why += f"; no answer within {self._timeout + extra_s:g} s: wait_s or timeout_s may be longer"
                     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
                         why += "; start one with: evenkeel serve"
                     raise ServeError("unreachable", f"{self._address}: {why}") from error

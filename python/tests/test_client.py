@@ -185,6 +185,20 @@ class Methods(Case):
         self.assertIsInstance(self.client.plan([4, 3]), BatchPlan)
         self.assertEqual(self.client.setup()["tool"], "evenkeel")
 
+    def test_a_plan_that_takes_long(self) -> None:
+        """It is waited for as long as the caller says, and one that takes longer is told from a server that is
+        not there."""
+        def slow(*_: Any) -> Optional[Answer]:
+            time.sleep(0.8)
+            return None
+        self.fake.instead = slow
+        client = Client(self.fake.path, timeout_s=0.2)
+        self.addCleanup(client.close)
+        error = self.refused(lambda: client.plan([4, 3], wait_s=0.1))
+        self.assertEqual(error.code, "unreachable")
+        self.assertIn("no answer within 0.3 s: wait_s or timeout_s may be longer", str(error))
+        self.assertIsInstance(client.plan([4, 3], wait_s=30), BatchPlan)
+
     def test_a_pipeline(self) -> None:
         """Of a server that plans on stages: the document that load_pipeline takes, and no groups."""
         staged = {"schema": "evenkeel.servedpipeline/v1", "devices": ["a"], "lengths_tokens": [4, 3], "layers": 2,
@@ -218,6 +232,7 @@ class Methods(Case):
         for name, ask in (
             ("wait_s: nan", lambda: self.client.fetch(1, wait_s=nan)),
             ("deadline_s: nan", lambda: self.client.plan([4], deadline_s=nan)),
+            ("wait_s: nan", lambda: self.client.plan([4], wait_s=nan)),
             ("deadline_s: inf", lambda: self.client.submit({1: [4]}, deadline_s=float("inf"))),
             ("patience_s: nan", lambda: self.client.submit({1: [4]}, patience_s=nan)),
         ):
