@@ -6,32 +6,36 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 )
 
-// A law tells its errors in four digits, by which its own points are still known; and by all
-// digits, as profiles told them before.
-func TestErrorsAreToldInFourDigits(t *testing.T) {
-	e := costmodel.FitError{Points: 7, Outside: 1, Median: 0.0123456789, P90: 1.23454, P95: 12345.6, Bias: -9.9996e-6, Coverage: 5. / 7}
-	want := costmodel.FitError{Points: 7, Outside: 1, Median: 0.01235, P90: 1.235, P95: 12350, Bias: -1e-5, Coverage: 0.7143}
+// A law tells its errors in six digits, by which its own points are still known; and by four or
+// by all digits, as profiles told them before.
+func TestErrorsAreToldInSixDigits(t *testing.T) {
+	e := costmodel.FitError{Points: 7, Outside: 1, Median: 0.0123456789, P90: 1.23454, P95: 1234567, Bias: -9.999996e-6, Coverage: 5. / 7}
+	want := costmodel.FitError{Points: 7, Outside: 1, Median: 0.0123457, P90: 1.23454, P95: 1234570, Bias: -1e-5, Coverage: 0.714286}
 	if got := told(e); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if got := told(costmodel.FitError{Points: 1}); got != (costmodel.FitError{Points: 1}) {
 		t.Errorf("no error is told as %+v", got)
 	}
-	if !sameErrors(e, e) || !sameErrors(want, e) {
+	four := costmodel.FitError{Points: 7, Outside: 1, Median: 0.01235, P90: 1.235, P95: 1235000, Bias: -1e-5}
+	if !sameErrors(e, e) || !sameErrors(want, e) || !sameErrors(four, e) {
 		t.Error("a law does not know its own errors again")
 	}
 	// At the border of two roundings the order of a sum decides.
-	low, high := e, e
-	low.Median, high.Median = 0.012345-1e-15, 0.012345+1e-15
-	if a, b := told(low), told(high); a == b || !sameErrors(a, high) || !sameErrors(b, low) {
-		t.Errorf("%v and %v are taken for errors of other points", a.Median, b.Median)
+	for border, digits := range map[float64]int{0.012345: fewestDigits, 0.01234565: toldDigits} {
+		low, high, a, b := e, e, e, e
+		low.Median, high.Median = border-1e-15, border+1e-15
+		a.Median, b.Median = rounded(low.Median, digits), rounded(high.Median, digits)
+		if a == b || !sameErrors(a, high) || !sameErrors(b, low) {
+			t.Errorf("%v and %v are taken for errors of other points", a.Median, b.Median)
+		}
 	}
 	for name, other := range map[string]costmodel.FitError{
 		"points":  {Points: 6, Outside: 1, Median: e.Median, P90: e.P90, P95: e.P95, Bias: e.Bias},
 		"outside": {Points: 7, Median: e.Median, P90: e.P90, P95: e.P95, Bias: e.Bias},
 		"median":  {Points: 7, Outside: 1, Median: 0.01236, P90: e.P90, P95: e.P95, Bias: e.Bias},
 		"p90":     {Points: 7, Outside: 1, Median: e.Median, P90: 1.234, P95: e.P95, Bias: e.Bias},
-		"p95":     {Points: 7, Outside: 1, Median: e.Median, P90: e.P90, P95: 12360, Bias: e.Bias},
+		"p95":     {Points: 7, Outside: 1, Median: e.Median, P90: e.P90, P95: 1236000, Bias: e.Bias},
 		"bias":    {Points: 7, Outside: 1, Median: e.Median, P90: e.P90, P95: e.P95, Bias: 1e-5},
 	} {
 		if sameErrors(other, e) {
