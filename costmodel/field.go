@@ -3,6 +3,7 @@ package costmodel
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -257,10 +258,16 @@ func attentionAxis(name string, a *op.Attention) float64 {
 }
 
 func (f *Field) validate(example op.Shape) error {
+	if len(f.Axes) < 1 || len(f.Axes) > maxFieldAxes {
+		return fmt.Errorf("axes: %d: want 1 to %d", len(f.Axes), maxFieldAxes)
+	}
 	size := 1
 	for i, a := range f.Axes {
 		if math.IsNaN(AxisOf(a.Name, example)) {
 			return fmt.Errorf("axes[%d].axis: %q: %s has no such axis", i, a.Name, example.Kind())
+		}
+		if slices.ContainsFunc(f.Axes[:i], func(b FieldAxis) bool { return b.Name == a.Name }) {
+			return fmt.Errorf("axes[%d].axis: %q: listed twice", i, a.Name)
 		}
 		for j, x := range a.Nodes {
 			if !(x > 0) || math.IsInf(x, 0) || j > 0 && x <= a.Nodes[j-1] {
@@ -279,8 +286,6 @@ func (f *Field) validate(example op.Shape) error {
 		largest = max(largest, u.Values.largest())
 	}
 	switch {
-	case len(f.Axes) < 1 || len(f.Axes) > maxFieldAxes:
-		return fmt.Errorf("axes: %d: want 1 to %d", len(f.Axes), maxFieldAxes)
 	case largest*f.Step > maxFieldLog:
 		return fmt.Errorf("values: %v counts of step %v: want a log ratio of at most %v", largest, f.Step, maxFieldLog)
 	case size == 0 || size != len(f.Values):

@@ -201,6 +201,7 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 	}
 	for want, spoil := range map[string]func(*Field){
 		`axes[1].axis: "q_len": gemm has no such axis`:                   func(f *Field) { f.Axes[1].Name = "q_len" },
+		`axes[1].axis: "m": listed twice`:                                func(f *Field) { f.Axes[1].Name = "m" },
 		"axes[0].nodes[2]: 2: want positive numbers that rise":           func(f *Field) { f.Axes[0].Nodes[2] = 2 },
 		"axes[0].nodes[0]: 0: want":                                      func(f *Field) { f.Axes[0].Nodes[0] = 0 },
 		"axes[1].nodes[1]: +Inf: want":                                   func(f *Field) { f.Axes[1].Nodes[1] = math.Inf(1) },

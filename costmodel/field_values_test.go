@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math"
+	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +94,54 @@ func TestFieldsAreSmall(t *testing.T) {
 	inOrder, err := f.differences(f.Values, nil).MarshalText()
 	if err != nil || len(text) > len(f.Values) || len(text) > len(inOrder)*9/10 {
 		t.Errorf("%d bytes for %d values, %d in the order of the list, %v", len(text), len(f.Values), len(inOrder), err)
+	}
+}
+
+// The most that counts of four axes can differ comes back.
+func TestLargestDifferencesComeBack(t *testing.T) {
+	f := &Field{Decay: 1, Step: 0.001}
+	for _, name := range attentionAxes() {
+		f.Axes = append(f.Axes, FieldAxis{Name: name, Nodes: []float64{1, 2}})
+	}
+	for i := range 16 {
+		f.Values = append(f.Values, int16(-32768+65535*(bits.OnesCount(uint(i))%2)))
+	}
+	counts := f.differences(f.Values, []int{0, 1, 2, 3})
+	text, err := counts.MarshalText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back wireCounts
+	if err := back.UnmarshalText(text); err != nil || !slices.Equal(back, counts) || slices.Min(counts) > -(1<<18) {
+		t.Errorf("%v: %v, %v", counts, back, err)
+	}
+	if again, err := f.summed(back, []int{0, 1, 2, 3}); err != nil || !slices.Equal(again, f.Values) {
+		t.Errorf("%v, %v", again, err)
+	}
+}
+
+// Of noise Huffman codes alone are shorter than deflate's best.
+func TestNoiseIsCodedShort(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 1))
+	var counts wireCounts
+	for range 20000 {
+		counts = append(counts, int64(r.NormFloat64()*3))
+	}
+	var raw []byte
+	for _, c := range counts {
+		raw = binary.AppendVarint(raw, c)
+	}
+	var best bytes.Buffer
+	w, err := flate.NewWriter(&best, flate.BestCompression)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(raw); err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	text, err := counts.MarshalText()
+	if err != nil || len(text) >= base64.StdEncoding.EncodedLen(best.Len())*99/100 {
+		t.Errorf("%d characters, deflate's best would take %d: %v", len(text), base64.StdEncoding.EncodedLen(best.Len()), err)
 	}
 }
 

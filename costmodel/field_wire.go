@@ -118,7 +118,10 @@ func (f *Field) hasNodes(values int) error {
 	for _, a := range f.Axes {
 		size = min(size*len(a.Nodes), maxNodes+1) // which no document has
 	}
-	if size != values {
+	switch {
+	case size > maxNodes:
+		return fmt.Errorf("values: %d: the axes have more than %d nodes", values, maxNodes)
+	case size != values:
 		return fmt.Errorf("values: %d: the axes have %d nodes", values, size)
 	}
 	return nil

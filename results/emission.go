@@ -4,15 +4,18 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/emit"
 )
 
 // Emission prints what a framework runs of a plan of a sequence, what that costs, and what became
 // of every field; below it what the framework reads, unless a file has it.
-func Emission(w io.Writer, seq units.Tokens, e *emit.Emission, file string) error {
+func Emission(w io.Writer, d *solver.Plan, e *emit.Emission, file string) error {
 	p, n := &printer{w: w}, &notes{}
-	p.para("", fmt.Sprintf("%s for %s: a step takes %s as emitted, %s as planned: %s (predicted)", inTokens(seq), e.To, estimate(e.Time), estimate(e.Planned), lost(e)))
+	stamp, because := planStamp(d)
+	p.para("", fmt.Sprintf("%s for %s, as %s runs it", stamp, inTokens(d.Job.SeqLen), e.To))
+	p.para("", because)
+	p.para("", fmt.Sprintf("a step takes %s (%s) as emitted, %s as planned: %s", estimate(e.Time), e.Time.Source, estimate(e.Planned), lost(e)))
 	p.printf("\n")
 	t := newTable(column{title: "field"}, column{title: "plan", most: 24}, column{title: "emitted", most: 26}, column{title: "verdict"}, column{title: "why", most: 34})
 	for _, f := range e.Fields {
@@ -35,8 +38,11 @@ func Emission(w io.Writer, seq units.Tokens, e *emit.Emission, file string) erro
 // off; a "~" says that there may be no difference.
 func lost(e *emit.Emission) string {
 	more := e.Time.Mid - e.Planned.Mid
-	if more == 0 {
+	switch {
+	case more == 0 && e.Exact():
 		return "nothing is lost"
+	case more == 0:
+		return "as long"
 	}
 	return changed(float64(e.Planned.Mid/e.Time.Mid), float64(e.Error/e.Planned.Mid), max(more, -more) <= e.Error)
 }

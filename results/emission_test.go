@@ -6,6 +6,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/emit"
 )
 
@@ -20,14 +21,18 @@ func TestEmission(t *testing.T) {
 			{Name: "groups", Plan: "2 of 3 ranks", Emitted: "3 of 2 ranks", Verdict: emit.Rounded, Why: "one size"},
 		},
 	}
+	plan := &solver.Plan{Job: costmodel.Job{SeqLen: 4096}, Step: costmodel.Step{Time: about(2)}}
 	shown := func(file string) string {
 		var b strings.Builder
-		if err := Emission(&b, 4096, e, file); err != nil {
+		if err := Emission(&b, plan, e, file); err != nil {
 			t.Fatal(err)
 		}
 		return b.String()
 	}
-	whole := `4k tokens for megatron: a step takes 3 s +- 10 % as emitted, 2 s +- 10 % as planned: +50 % +- 12 % (predicted)
+	whole := `PREDICTED from MEASURED laws: plan for 4k tokens, as megatron runs it
+predicted by the simulator of a training step from laws that were fitted to measured times; the step itself was not
+  measured
+a step takes 3 s +- 10 % (measured) as emitted, 2 s +- 10 % as planned: +50 % +- 12 %
 
 field   plan          emitted       verdict  why
 zero    zero3         zero3         exact
@@ -47,11 +52,19 @@ FILE is the lines above (-o writes them): run it
 		t.Error(got)
 	}
 	e.Error = 1.5
-	if got := shown(""); !strings.Contains(got, "planned: ~ +50 % +- 75 % (predicted)") {
+	if got := shown(""); !strings.Contains(got, "planned: ~ +50 % +- 75 %") {
 		t.Error(got)
 	}
 	e.Time = e.Planned
-	if got := shown(""); !strings.Contains(got, "as planned: nothing is lost (predicted)") {
+	if got := shown(""); !strings.Contains(got, "as planned: as long\n") {
+		t.Error(got)
+	}
+	e.Fields = e.Fields[:1]
+	if got := shown(""); !strings.Contains(got, "as planned: nothing is lost\n") {
+		t.Error(got)
+	}
+	plan.Simulated = true
+	if got := shown(""); !strings.HasPrefix(got, "SIMULATED plan for 4k tokens, as megatron runs it\n") {
 		t.Error(got)
 	}
 }

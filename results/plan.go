@@ -50,12 +50,8 @@ func planHead(p *printer, d *solver.Plan) {
 	if j.Accumulate > 1 {
 		batches = fmt.Sprintf("%d micro-batches of one sequence, ", j.Accumulate)
 	}
-	reserve := ""
-	if j.MemoryReserve > 0 {
-		reserve = fmt.Sprintf(", %.3g %% of the memory kept free", 100*j.MemoryReserve)
-	}
 	p.para("", fmt.Sprintf("%s, hidden %d, %d query and %s of %d, vocabulary %d; %s%s, recompute %s, %s, %s, loss in chunks of %s%s",
-		plural(j.Model.Layers, "layer"), j.Model.Hidden, j.Model.QHeads, plural(j.Model.KVHeads, "KV head"), j.Model.HeadDim, j.Model.Vocab, batches, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, plural(j.RingBuffers, "ring buffer"), inTokens(j.LossChunk), reserve))
+		plural(j.Model.Layers, "layer"), j.Model.Hidden, j.Model.QHeads, plural(j.Model.KVHeads, "KV head"), j.Model.HeadDim, j.Model.Vocab, batches, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, plural(j.RingBuffers, "ring buffer"), inTokens(j.LossChunk), KeptFree(j.MemoryReserve)))
 	planned(p, d.Tool, d.Created, "laws")
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
@@ -107,6 +103,14 @@ func zeroNamed(d *solver.Plan) string {
 		return ""
 	}
 	return fmt.Sprintf(", and with --zero %s in that of --zero auto", d.Job.Zero)
+}
+
+// KeptFree says what part of the memory plans leave; nothing where they leave none.
+func KeptFree(reserve float64) string {
+	if reserve == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %.3g %% of the memory kept free", 100*reserve)
 }
 
 func planStamp(d *solver.Plan) (stamp, because string) {

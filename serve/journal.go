@@ -149,7 +149,7 @@ func (r *restoring) line(line int, data []byte) error {
 	switch x := says.(type) {
 	case *planning:
 		if x.Groups != r.log.of.Groups {
-			return &doc.Error{File: r.log.path, Line: line, Msg: "its plans are for other devices or kinds of groups than this server's: " + x.Costs, Hint: "choose another journal, or move this one away to start without its plans"}
+			return &doc.Error{File: r.log.path, Line: line, Msg: fmt.Sprintf("its plans are for other devices or kinds of groups than this server's: %s; this server's: %s", x.Costs, r.log.of.Costs), Hint: "start with the flags that it was made with, choose another journal, or move this one away to start without its plans"}
 		}
 	case *accepted:
 		r.accept(x)

@@ -263,12 +263,23 @@ const smallChunk = 256
 // all at once, and else for how long a sequence the devices have room. What it names
 // suffices: a ring fits then (see ringFits).
 func (d *room) wayOut() string {
+	const risk = "leaves nothing to communicators and fragmentation"
 	out := d.byFlags()
 	if d.whole == nil {
 		return out
 	}
-	if whole := (&room{job: d.job, place: d.place, memory: d.whole}); whole.ringFits(d.job.SeqLen) {
-		out += ", or --memory-reserve 0%, which leaves nothing to communicators and fragmentation"
+	all, flags := d.job, ""
+	for _, w := range d.ways() {
+		w.change(&all)
+		flags += " " + w.flag
+	}
+	whole := &room{job: d.job, place: d.place, memory: d.whole}
+	switch {
+	case d.with(all).ringFits(d.job.SeqLen): // there are ways with less risk
+	case whole.ringFits(d.job.SeqLen):
+		return "--memory-reserve 0% (" + risk + "), or " + out
+	case whole.with(all).ringFits(d.job.SeqLen):
+		return "--memory-reserve 0%" + flags + " (" + risk + "), or " + out
 	}
 	return out
 }

@@ -121,30 +121,35 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 	}
 }
 
-// What does not fit for what is kept free alone says so, and fits with nothing kept free.
+// What does not fit for what is kept free alone says so, and fits with nothing kept free; where
+// a flag helps that is no risk, that is said alone.
 func TestInfeasibleForWhatIsKeptFree(t *testing.T) {
 	for _, tc := range []struct {
-		share float64 // of the memory that a ring of all devices needs
-		want  bool
-	}{{1.02, true}, {0.8, false}} {
+		share     float64 // of the memory that a ring of all devices needs
+		recompute costmodel.Recompute
+		fits      bool // with nothing kept free
+		want      bool
+	}{{1.02, costmodel.RecomputeFull, true, true}, {0.8, costmodel.RecomputeFull, false, false}, {1.02, costmodel.RecomputeNone, true, false}} {
 		p := testProblem(t, "1x2 fast", 65536)
+		p.Job.Recompute, p.Job.LossChunk = tc.recompute, 256
+		p = problemOf(t, p.Profile, p.Job)
 		need := p.posed.Sim.Memory(p.posed.EqualRing())[0].Peak()
 		d := world.Fast()
 		d.Memory = units.BytesOf(tc.share * float64(need) / costmodel.Usable)
 		p = testProblem(t, "1x2 fast", 65536, d)
-		p.Job.MemoryReserve = 0.25
+		p.Job.Recompute, p.Job.LossChunk, p.Job.MemoryReserve = tc.recompute, 256, 0.25
 		p = problemOf(t, p.Profile, p.Job)
 		_, err := Solve(context.Background(), p, nil, nil)
 		var no *InfeasibleError
 		if !errors.As(err, &no) {
 			t.Fatal(err)
 		}
-		said := strings.HasSuffix(no.WayOut, ", or --memory-reserve 0%, which leaves nothing to communicators and fragmentation")
+		said := strings.HasPrefix(no.WayOut, "--memory-reserve 0% (leaves nothing to communicators and fragmentation), or ")
 		if said != tc.want {
 			t.Errorf("with %v of what is needed: %q", tc.share, no.WayOut)
 		}
 		p.Job.MemoryReserve = 0
-		if _, err := Solve(context.Background(), problemOf(t, p.Profile, p.Job), nil, nil); (err == nil) != tc.want {
+		if _, err := Solve(context.Background(), problemOf(t, p.Profile, p.Job), nil, nil); (err == nil) != tc.fits {
 			t.Errorf("with %v of what is needed and nothing kept free: %v", tc.share, err)
 		}
 	}

@@ -190,15 +190,7 @@ func (o problem) lawWords(laws known, job costmodel.Job) string {
 	if laws.profile.Simulated {
 		kind = "SIMULATED laws"
 	}
-	return fmt.Sprintf("%s of %s on %s for %s, %s%s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType, keptFree(job.MemoryReserve))
-}
-
-// keptFree says what part of the memory plans leave.
-func keptFree(reserve float64) string {
-	if reserve == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", %.3g %% of the memory kept free", 100*reserve)
+	return fmt.Sprintf("%s of %s on %s for %s, %s%s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType, results.KeptFree(job.MemoryReserve))
 }
 
 // equal is sequences that are as long as one another, nothing where they are not.
@@ -437,6 +429,9 @@ func (e tooLong) Error() string {
 		more = "more --devices"
 	case e.recomputeGiven && costmodel.Recompute(e.recompute) == costmodel.RecomputeNone:
 		more = "no --recompute none, or " + more
+	}
+	if less := e.lessFree(); less != "" {
+		more += ", or maybe with " + less
 	}
 	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most), e.sequences.shortened(e.Most), more)
 }

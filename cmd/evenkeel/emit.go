@@ -108,7 +108,7 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 			return err
 		}
 	}
-	if err := a.print(e, func(w io.Writer) error { return results.Emission(w, plan.Job.SeqLen, e, o.out) }); err != nil {
+	if err := a.print(e, func(w io.Writer) error { return results.Emission(w, plan, e, o.out) }); err != nil {
 		return err
 	}
 	if o.strict && !e.Exact() {

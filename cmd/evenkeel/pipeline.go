@@ -190,6 +190,9 @@ func (o problem) moreRoom(err error) string {
 	if costmodel.ZeRO(o.zero) != costmodel.Zero3 {
 		ways += ", --zero zero3"
 	}
+	if less := o.lessFree(); less != "" {
+		ways += ", " + less
+	}
 	if full, ok := errors.AsType[*costs.NoRoomError](err); !ok || full.Memory.States < full.Memory.Capacity {
 		ways += ", a shorter --max-len (with --truncate to cut longer sequences)"
 	}

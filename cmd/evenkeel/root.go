@@ -109,7 +109,7 @@ keep unequal devices evenly loaded (solve), does so for every batch of a trainin
 loop (serve), writes what training frameworks read of a plan (emit), runs plans on
 real ranks (replay), and checks that the model still tells the truth (check).
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check failed. A file
+Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check or --strict failed. A file
 that is missing or malformed is 1; flags that cannot be meant, and inputs that
 suffice for no plan, are 2.
 Results go to stdout, progress and warnings to stderr.`,

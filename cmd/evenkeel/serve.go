@@ -64,7 +64,7 @@ loopback, or behind a proxy that has TLS.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
 			o.priced.perNodeGiven = c.Flags().Changed("per-node")
-			if err := notEmpty(c, "socket", "listen", "token-file", "journal", "stages-of", "profile", "link", "network", "dtype", "costs", "context"); err != nil {
+			if err := notEmpty(c, "socket", "listen", "token-file", "journal", "stages-of", "profile", "link", "network", "dtype", "costs", "context", "memory-reserve"); err != nil {
 				return err
 			}
 			idle := o.idle

@@ -117,7 +117,7 @@ and is in doubt by as much. What was lent is listed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
 			o.sequences.seedGiven, o.priced.perNodeGiven = c.Flags().Changed("lengths-seed"), c.Flags().Changed("per-node")
-			if err := notEmpty(c, "profile", "link", "network", "dtype", "take", "strategy", "shares", "q-heads", "lengths", "column", "max-len", "stages-of", "costs", "context", "output", "timeline", "tasks"); err != nil {
+			if err := notEmpty(c, "profile", "link", "network", "dtype", "take", "strategy", "shares", "q-heads", "lengths", "column", "max-len", "stages-of", "costs", "context", "memory-reserve", "output", "timeline", "tasks"); err != nil {
 				return err
 			}
 			if err := o.idle(c); err != nil {
@@ -401,6 +401,14 @@ func (o problem) memoryReserve() (float64, error) {
 		return 0, usagef("--memory-reserve %q: want a part of a device's memory such as 6%% or 0.06, at most %g%%", o.reserve, 100*costmodel.MostReserve)
 	}
 	return reserve, nil
+}
+
+// lessFree is the way out of keeping memory free, where any is; empty where none is.
+func (o problem) lessFree() string {
+	if reserve, err := o.memoryReserve(); err != nil || reserve == 0 || o.priced.costs != "" {
+		return ""
+	}
+	return "--memory-reserve 0% (which leaves nothing to communicators and fragmentation)"
 }
 
 // job puts the flags and files together.

@@ -137,6 +137,11 @@ func (a *app) roomFor(ctx context.Context, o problem, t *costs.Tasks) string {
 		try{"half of batch_samples in " + o.tasks, o, samples(func(n int) int { return n / 2 })},
 		try{"twice batch_samples in " + o.tasks + " (devices share the states)", o, samples(func(n int) int { return 2 * n })},
 	)
+	if less := o.lessFree(); less != "" {
+		none := o
+		none.reserve = "0%"
+		tries = append(tries, try{less, none, t})
+	}
 	if _, err := readCluster(more.cluster); err == nil { // not of a file
 		tries = append(tries, try{"twice the devices in --cluster", more, t})
 	}
@@ -217,7 +222,7 @@ func (a *app) taskPrices(o problem, t *costs.Tasks) (taskPriceList, error) {
 		kind = "SIMULATED laws"
 	}
 	return taskPriceList{
-		Costs: c, words: fmt.Sprintf("%s of %s on %s, %s%s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, dtype, keptFree(reserve)),
+		Costs: c, words: fmt.Sprintf("%s of %s on %s, %s%s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, dtype, results.KeptFree(reserve)),
 		created: laws.profile.Created, simulated: laws.profile.Simulated, options: options, inputs: laws.inputs, remarks: laws.remarks,
 	}, nil
 }

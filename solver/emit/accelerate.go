@@ -2,6 +2,7 @@ package emit
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -19,11 +20,11 @@ type accelerate struct{}
 func (accelerate) variants(x *asked, ranks []int) ([]variant, error) {
 	job, n, total := asToday(x.plan.Job), len(ranks), len(x.plan.Ranks)
 	if at := hosts(x.plan, &variant{ranks: ranks}); alike(at) == 0 {
-		return nil, fmt.Errorf("it starts as many processes on every node, and there are not as many devices on each as on %s", at[0].node)
+		return nil, fmt.Errorf("it starts as many processes on every node, and not as many devices of each are here as of %s: plan on equal nodes", at[0].node)
 	}
 	why := map[string]string{
 		fieldGroups: "one ring or one all-to-all of all", fieldTokens: "equal shares", fieldHeads: "equal heads", fieldOrder: "the framework's",
-		fieldRing: "in rank order", fieldSchedule: "the framework's", fieldBuffers: "a block computed, one arriving",
+		fieldRing: "one ring or none", fieldSchedule: "the framework's", fieldBuffers: "a block computed, one arriving",
 		fieldLoss: "logits at once; so is their memory", fieldZero: "FSDP shards gradients too", fieldOverlap: "FSDP always overlaps",
 	}
 	var all []variant
@@ -42,7 +43,8 @@ func (accelerate) variants(x *asked, ranks []int) ([]variant, error) {
 		ulysses = fmt.Errorf("%d query and %d KV heads do not suit Ulysses of %d ranks", m.QHeads, m.KVHeads, n)
 	}
 	if ulysses == nil && n > 1 {
-		v := variant{job: job, ranks: ranks, hp: n, cp: 1, order: "a stretch each", why: why}
+		v := variant{job: job, ranks: ranks, hp: n, cp: 1, order: "a stretch each", why: maps.Clone(why)}
+		v.why[fieldOverlap] = "DeepSpeed's overlap_comm"
 		v.layout = costmodel.Contiguous(equal(total, ranks, job.SeqLen), grouped(ranks, n, true, job.Model.QHeads))
 		all = append(all, v)
 	}

@@ -32,8 +32,8 @@ const (
 	fieldDType      = "dtype"
 )
 
-// none is a field that means nothing for a layout.
-const none = "-"
+// none is a field that means nothing for a layout, plain a schedule with nothing special.
+const none, plain = "-", "plain"
 
 // compare gives the verdict on every field of a plan's layout.
 func compare(was costmodel.Layout, v *variant) []Field {
@@ -41,6 +41,9 @@ func compare(was costmodel.Layout, v *variant) []Field {
 	judge := func(name, plan, emitted string, same bool, lost Verdict) Field {
 		if same {
 			return Field{Name: name, Plan: plan, Emitted: plan, Verdict: Exact}
+		}
+		if plan == none || plan == plain { // there is nothing to drop
+			lost = Rounded
 		}
 		return Field{Name: name, Plan: plan, Emitted: emitted, Verdict: lost, Why: v.why[name]}
 	}
@@ -207,7 +210,7 @@ func scheduleName(s costmodel.Schedule) string {
 		}
 	}
 	if len(parts) == 0 {
-		return "plain"
+		return plain
 	}
 	return strings.Join(parts, ", ")
 }

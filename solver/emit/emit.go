@@ -44,12 +44,13 @@ type Emission struct {
 	Use  string `json:"use"`  // what its user does with the text
 	// Time is what a step of the emitted layout takes by the plan's cost model, Planned that of
 	// the plan, and Error by how much their difference may be off: half its 90 % interval.
-	Time    costmodel.Estimate `json:"time"`
-	Planned costmodel.Estimate `json:"planned"`
-	Error   units.Seconds      `json:"difference_error_s"`
-	Ranks   []int              `json:"ranks"` // of the plan that train, in the order of the framework's ranks
-	Fields  []Field            `json:"fields"`
-	Notes   []string           `json:"notes,omitempty"`
+	Simulated bool               `json:"simulated"` // by laws of a simulated backend
+	Time      costmodel.Estimate `json:"time"`
+	Planned   costmodel.Estimate `json:"planned"`
+	Error     units.Seconds      `json:"difference_error_s"`
+	Ranks     []int              `json:"ranks"` // of the plan that train, in the order of the framework's ranks
+	Fields    []Field            `json:"fields"`
+	Notes     []string           `json:"notes,omitempty"`
 
 	Layout costmodel.Layout `json:"-"` // that the framework runs
 }
@@ -118,7 +119,7 @@ type asked struct {
 	refused error // why there are no variants on all ranks
 }
 
-// settingsKey is what of a job a framework may run otherwise.
+// settingsKey is what of a job a framework may run otherwise: forms change nothing else of it.
 type settingsKey struct {
 	recompute      costmodel.Recompute
 	zero           costmodel.ZeRO
@@ -201,7 +202,7 @@ func (f Framework) Plan(ctx context.Context, p *solver.Plan, profile *costmodel.
 	if err != nil {
 		return nil, err
 	}
-	e := &Emission{To: f.Name, Time: best.step.Time, Planned: own.step.Time, Ranks: best.ranks, Layout: best.layout}
+	e := &Emission{To: f.Name, Simulated: p.Simulated || profile.Simulated, Time: best.step.Time, Planned: own.step.Time, Ranks: best.ranks, Layout: best.layout}
 	e.Error, _ = costmodel.GainError(own.step, best.step)
 	e.Text, e.Use = f.form.write(x, best)
 	settings := settings(f.form, p.Job, best)
@@ -213,22 +214,25 @@ func (f Framework) Plan(ctx context.Context, p *solver.Plan, profile *costmodel.
 // otherLaws is by how much two prices of a plan differ at most if they are of the same laws.
 const otherLaws = 1e-6
 
+// faster is what of a step buffers and whole logits of a framework may save on their own.
+const faster = 0.01
+
 // remarks are what is to be known of the prices.
 func (x *asked) remarks(e *Emission, settings []Field) []string {
 	var all, script []string
-	if x.refused != nil {
+	if x.refused != nil && len(e.Ranks) < len(members(x.plan.Groups)) {
 		all = append(all, "not on all ranks: "+x.refused.Error())
 	}
 	for _, s := range settings {
-		if s.Verdict == Dropped && s.Plan != none {
+		if s.Verdict == Dropped {
 			script = append(script, s.Name+" "+s.Plan)
 		}
 	}
 	if len(script) > 0 {
 		all = append(all, "priced as if the training script had the plan's "+strings.Join(script, ", "))
 	}
-	if e.Time.Mid < e.Planned.Mid*(1-otherLaws) {
-		all = append(all, "faster than the plan: that is not the fastest layout of its job (of a user's own shares, say), or in the framework's way with logits and buffers it would be faster too")
+	if e.Planned.Mid-e.Time.Mid > max(e.Error, e.Planned.Mid*faster) {
+		all = append(all, "faster than the plan, whose layout is not the fastest of its job: it was asked for (--shares, --take), or made with other laws")
 	}
 	if was := x.plan.Step.Time.Mid; math.Abs(float64(e.Planned.Mid/was)-1) > otherLaws {
 		all = append(all, fmt.Sprintf("these are not the laws that the plan was made with, by which it takes %v: name its profile as it was then (--profile)", was))

@@ -2,28 +2,53 @@ package emit
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
 )
 
-// host is a node with the ranks of it that train.
+// host is a node with the ranks of it that train, and which of its devices these are.
 type host struct {
-	node  string
-	ranks []int
+	node    string
+	ranks   []int
+	devices []int
 }
 
 // hosts are the nodes of a variant's ranks in the order of these.
 func hosts(p *solver.Plan, v *variant) []host {
+	first := map[string]int{} // rank of each node
+	for r := len(p.Ranks) - 1; r >= 0; r-- {
+		first[p.Ranks[r].Node] = r
+	}
 	var all []host
 	for _, r := range v.ranks {
 		if n := len(all); n == 0 || all[n-1].node != p.Ranks[r].Node {
 			all = append(all, host{node: p.Ranks[r].Node})
 		}
 		h := &all[len(all)-1]
-		h.ranks = append(h.ranks, r)
+		h.ranks, h.devices = append(h.ranks, r), append(h.devices, r-first[h.node])
 	}
 	return all
+}
+
+// visible says which devices a node's processes must see, where they are not its first ones: a
+// launcher takes these.
+func visible(all []host) string {
+	var nodes []string
+	for _, h := range all {
+		if h.devices[len(h.devices)-1] >= len(h.devices) {
+			var list []string
+			for _, d := range h.devices {
+				list = append(list, fmt.Sprint(d))
+			}
+			nodes = append(nodes, fmt.Sprintf("CUDA_VISIBLE_DEVICES=%s on %s", strings.Join(list, ","), h.node))
+		}
+	}
+	if len(nodes) == 0 {
+		return ""
+	}
+	return ", with " + strings.Join(nodes, ", ")
 }
 
 // alike is how many ranks every host has; 0 where they have not equally many.
@@ -44,7 +69,7 @@ func launched(p *solver.Plan, v *variant) string {
 		each = fmt.Sprintf("%s each", units.Count(n, "rank"))
 	}
 	if len(all) == 1 {
-		return fmt.Sprintf("%s on node %s (%s of the plan)", units.Count(len(v.ranks), "rank"), all[0].node, units.Spans(v.ranks))
+		return fmt.Sprintf("%s on node %s (%s of the plan)", units.Count(len(v.ranks), "rank"), all[0].node, units.Spans(v.ranks)) + visible(all)
 	}
 	names := fmt.Sprintf("%s to %s", all[0].node, all[len(all)-1].node)
 	if len(all) <= 4 {
@@ -53,5 +78,5 @@ func launched(p *solver.Plan, v *variant) string {
 			names += ", " + h.node
 		}
 	}
-	return fmt.Sprintf("%s in the plan's order (%s), node rank 0 the first, %s (%s of the plan)", units.Count(len(all), "node"), names, each, units.Spans(v.ranks))
+	return fmt.Sprintf("%s in the plan's order (%s), node rank 0 the first, %s (%s of the plan)", units.Count(len(all), "node"), names, each, units.Spans(v.ranks)) + visible(all)
 }
