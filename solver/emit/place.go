@@ -35,20 +35,29 @@ func hosts(p *solver.Plan, v *variant) []host {
 // visible says which devices a node's processes must see, where they are not its first ones: a
 // launcher takes these.
 func visible(all []host) string {
-	var nodes []string
+	var lists []string // of devices
+	nodes := map[string][]string{}
 	for _, h := range all {
-		if h.devices[len(h.devices)-1] >= len(h.devices) {
-			var list []string
-			for _, d := range h.devices {
-				list = append(list, fmt.Sprint(d))
-			}
-			nodes = append(nodes, fmt.Sprintf("CUDA_VISIBLE_DEVICES=%s on %s", strings.Join(list, ","), h.node))
+		if h.devices[len(h.devices)-1] < len(h.devices) {
+			continue
+		}
+		list := ""
+		for _, d := range h.devices {
+			list += fmt.Sprintf(",%d", d)
+		}
+		if nodes[list] == nil {
+			lists = append(lists, list)
+		}
+		nodes[list] = append(nodes[list], h.node)
+	}
+	text := ""
+	for _, list := range lists {
+		text += fmt.Sprintf(", with CUDA_VISIBLE_DEVICES=%s on %s", list[1:], strings.Join(nodes[list], ", "))
+		if len(nodes[list]) == len(all) && len(all) > 1 {
+			text = fmt.Sprintf(", with CUDA_VISIBLE_DEVICES=%s on each", list[1:])
 		}
 	}
-	if len(nodes) == 0 {
-		return ""
-	}
-	return ", with " + strings.Join(nodes, ", ")
+	return text
 }
 
 // alike is how many ranks every host has; 0 where they have not equally many.

@@ -93,8 +93,8 @@ func TestLaunched(t *testing.T) {
 		plan.Ranks = append(plan.Ranks, solver.PlanRank{Rank: r, Node: node})
 	}
 	for want, ranks := range map[string][]int{
-		"1 rank on node b (3 of the plan), with CUDA_VISIBLE_DEVICES=1 on b":                                                                                      {3},
-		"2 nodes in the plan's order (b, e), node rank 0 the first, 1 rank each (3,7 of the plan), with CUDA_VISIBLE_DEVICES=1 on b, CUDA_VISIBLE_DEVICES=1 on e": {3, 7},
+		"1 rank on node b (3 of the plan), with CUDA_VISIBLE_DEVICES=1 on b":                                                            {3},
+		"2 nodes in the plan's order (b, e), node rank 0 the first, 1 rank each (3,7 of the plan), with CUDA_VISIBLE_DEVICES=1 on each": {3, 7},
 		"2 ranks on node a (0-1 of the plan)":                                                                                           {0, 1},
 		"2 nodes in the plan's order (a, b), node rank 0 the first, 2 ranks each (0-3 of the plan)":                                     {0, 1, 2, 3},
 		"3 nodes in the plan's order (b, c, d), node rank 0 the first, 1 rank each (3-5 of the plan), with CUDA_VISIBLE_DEVICES=1 on b": {3, 4, 5},
