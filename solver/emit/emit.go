@@ -275,7 +275,11 @@ func (f Framework) best(x *asked) (*variant, error) {
 		}
 	}
 	if best == nil {
-		return nil, &NotRunError{Framework: f.Name, Reason: cmp.Or(full, no).Error()}
+		why := cmp.Or(full, no).Error()
+		if full != nil && x.refused != nil { // more ranks might have the memory
+			why += ", and not on all ranks: " + x.refused.Error()
+		}
+		return nil, &NotRunError{Framework: f.Name, Reason: why}
 	}
 	return best, nil
 }

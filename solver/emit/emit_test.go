@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -377,6 +378,12 @@ func TestWhatNoFrameworkRuns(t *testing.T) {
 	var no *NotRunError
 	if _, err := f.Plan(context.Background(), plan, &small); !errors.As(err, &no) || !strings.Contains(err.Error(), "states is the largest part; way out: another framework (--to accelerate, megatron, usp), or") {
 		t.Errorf("on devices of 1 GiB: %v", err)
+	}
+	odd := plan.Job
+	odd.SeqLen--
+	both := regexp.MustCompile(`^megatron cannot run this: rank 0 .* is the largest part, and not on all ranks: 3 ranks: --seq-len 8191 does not divide into 6 equal parts: plan the sequence padded to 8196; way out: `)
+	if _, err := (Framework{"megatron", "", megatron{}}).Plan(context.Background(), solved(t, profile, odd, ""), &small); err == nil || !both.MatchString(err.Error()) {
+		t.Errorf("of an odd length on devices of 1 GiB: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

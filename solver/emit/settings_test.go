@@ -135,6 +135,7 @@ func TestDegrees(t *testing.T) {
 		{"accelerate", 8, 32, 4, "1x8 8x1"}, // held twice
 		{"accelerate", 8, 32, 3, "1x8"},
 		{"accelerate", 8, 12, 12, "1x8"},
+		{"accelerate", 8, 12, 4, "1x8"},
 		{"accelerate", 4, 32, 6, "1x4"},
 	} {
 		profile, job := world.GPUJob(t, fmt.Sprintf("1x%d h100_sxm", c.ranks), 48<<10)
