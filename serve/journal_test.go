@@ -64,7 +64,9 @@ func TestAJournalOfOtherDevicesIsRefused(t *testing.T) {
 			t.Fatal(name)
 		}
 		change(&c.Setup)
-		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "j:1: its plans are for other devices or kinds of groups than this server's") {
+		was := c.Setup.Costs
+		c.Setup.Costs = "prices of this one"
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "j:1: its plans are for other devices or kinds of groups than this server's: "+was+"; this server's: prices of this one; start with the flags") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if left, err := os.ReadFile(c.Journal); err != nil || string(left) != string(data) {

@@ -263,7 +263,6 @@ const smallChunk = 256
 // all at once, and else for how long a sequence the devices have room. What it names
 // suffices: a ring fits then (see ringFits).
 func (d *room) wayOut() string {
-	const risk = "leaves nothing to communicators and fragmentation"
 	out := d.byFlags()
 	if d.whole == nil {
 		return out
@@ -277,11 +276,17 @@ func (d *room) wayOut() string {
 	switch {
 	case d.with(all).ringFits(d.job.SeqLen): // there are ways with less risk
 	case whole.ringFits(d.job.SeqLen):
-		return "--memory-reserve 0% (" + risk + "), or " + out
+		return NothingKept("") + ", or " + out
 	case whole.with(all).ringFits(d.job.SeqLen):
-		return "--memory-reserve 0%" + flags + " (" + risk + "), or " + out
+		return NothingKept(flags) + ", or " + out
 	}
 	return out
+}
+
+// NothingKept is the way out of keeping memory free, with the flags that go with it, and its
+// risk.
+func NothingKept(flags string) string {
+	return "--memory-reserve 0%" + flags + " (which leaves nothing to communicators and fragmentation)"
 }
 
 // byFlags are the ways out that leave as much memory free as the job asks for.

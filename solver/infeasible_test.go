@@ -144,7 +144,7 @@ func TestInfeasibleForWhatIsKeptFree(t *testing.T) {
 		if !errors.As(err, &no) {
 			t.Fatal(err)
 		}
-		said := strings.HasPrefix(no.WayOut, "--memory-reserve 0% (leaves nothing to communicators and fragmentation), or ")
+		said := strings.HasPrefix(no.WayOut, "--memory-reserve 0% (which leaves nothing to communicators and fragmentation), or ")
 		if said != tc.want {
 			t.Errorf("with %v of what is needed: %q", tc.share, no.WayOut)
 		}

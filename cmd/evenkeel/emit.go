@@ -38,9 +38,8 @@ func (a *app) emit() *cobra.Command {
 No framework runs unequal heads, and most have equal tokens alone. So the fastest layout is
 taken that the framework can run and that fits, of all degrees and of the devices of the
 plan and of every layout beside it; every field of the plan is said to be exact, rounded or
-dropped, and what the step takes then by the same laws is beside it: on equal devices nothing
-may be lost, on unequal ones this is what the framework costs. evenkeel replay runs every plan
-as it is. --profile is as for solve. docs/frameworks.md says what each framework accepts.`,
+dropped, and what the step takes then by the same laws is beside it: what the framework costs,
+which is little on equal devices. evenkeel replay runs every plan as it is. --profile is as for solve. docs/frameworks.md says what each framework accepts.`,
 		Example: `  evenkeel emit a.plan.json --to megatron -o megatron.args
   evenkeel emit a.plan.json --to magi --profile p.profile.json -o partitions.json
   evenkeel emit a.plan.json --to megatron --strict   # exit 4 unless the framework runs the plan as it is`,

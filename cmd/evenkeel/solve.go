@@ -408,7 +408,7 @@ func (o problem) lessFree() string {
 	if reserve, err := o.memoryReserve(); err != nil || reserve == 0 || o.priced.costs != "" {
 		return ""
 	}
-	return "--memory-reserve 0% (which leaves nothing to communicators and fragmentation)"
+	return solver.NothingKept("")
 }
 
 // job puts the flags and files together.

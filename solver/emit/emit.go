@@ -205,9 +205,9 @@ func (f Framework) Plan(ctx context.Context, p *solver.Plan, profile *costmodel.
 	e := &Emission{To: f.Name, Simulated: p.Simulated || profile.Simulated, Time: best.step.Time, Planned: own.step.Time, Ranks: best.ranks, Layout: best.layout}
 	e.Error, _ = costmodel.GainError(own.step, best.step)
 	e.Text, e.Use = f.form.write(x, best)
-	settings := settings(f.form, p.Job, best)
-	e.Fields = append(compare(p.Layout(), best), settings...)
-	e.Notes = append(f.form.notes(best), x.remarks(e, settings)...)
+	set := settings(f.form, p.Job, best)
+	e.Fields = append(compare(p.Layout(), best), set...)
+	e.Notes = append(f.form.notes(best), x.remarks(e, set)...)
 	return e, nil
 }
 
@@ -218,12 +218,12 @@ const otherLaws = 1e-6
 const faster = 0.01
 
 // remarks are what is to be known of the prices.
-func (x *asked) remarks(e *Emission, settings []Field) []string {
+func (x *asked) remarks(e *Emission, set []Field) []string {
 	var all, script []string
 	if x.refused != nil && len(e.Ranks) < len(members(x.plan.Groups)) {
 		all = append(all, "not on all ranks: "+x.refused.Error())
 	}
-	for _, s := range settings {
+	for _, s := range set {
 		if s.Verdict == Dropped {
 			script = append(script, s.Name+" "+s.Plan)
 		}

@@ -15,14 +15,14 @@ type host struct {
 	devices []int
 }
 
-// hosts are the nodes of a variant's ranks in the order of these.
-func hosts(p *solver.Plan, v *variant) []host {
+// hosts are the nodes of some ranks in the order of these.
+func hosts(p *solver.Plan, ranks []int) []host {
 	first := map[string]int{} // rank of each node
 	for r := len(p.Ranks) - 1; r >= 0; r-- {
 		first[p.Ranks[r].Node] = r
 	}
 	var all []host
-	for _, r := range v.ranks {
+	for _, r := range ranks {
 		if n := len(all); n == 0 || all[n-1].node != p.Ranks[r].Node {
 			all = append(all, host{node: p.Ranks[r].Node})
 		}
@@ -71,14 +71,14 @@ func alike(all []host) int {
 }
 
 // launched says where the framework's ranks are: with which node of a launcher first.
-func launched(p *solver.Plan, v *variant) string {
-	all := hosts(p, v)
+func launched(p *solver.Plan, ranks []int) string {
+	all := hosts(p, ranks)
 	each := "as many ranks on each as it has here"
 	if n := alike(all); n > 0 {
 		each = fmt.Sprintf("%s each", units.Count(n, "rank"))
 	}
 	if len(all) == 1 {
-		return fmt.Sprintf("%s on node %s (%s of the plan)", units.Count(len(v.ranks), "rank"), all[0].node, units.Spans(v.ranks)) + visible(all)
+		return fmt.Sprintf("%s on node %s (%s of the plan)", units.Count(len(ranks), "rank"), all[0].node, units.Spans(ranks)) + visible(all)
 	}
 	names := fmt.Sprintf("%s to %s", all[0].node, all[len(all)-1].node)
 	if len(all) <= 4 {
@@ -87,5 +87,5 @@ func launched(p *solver.Plan, v *variant) string {
 			names += ", " + h.node
 		}
 	}
-	return fmt.Sprintf("%s in the plan's order (%s), node rank 0 the first, %s (%s of the plan)", units.Count(len(all), "node"), names, each, units.Spans(v.ranks)) + visible(all)
+	return fmt.Sprintf("%s in the plan's order (%s), node rank 0 the first, %s (%s of the plan)", units.Count(len(all), "node"), names, each, units.Spans(ranks)) + visible(all)
 }
