@@ -254,60 +254,85 @@ func (c *coster) warnings() []string {
 	return append(out, c.outOfRange()...)
 }
 
-// outOfRange names the laws that are used outside what was measured, those of one device or
-// group together: of a short calibration they are most of a dozen.
+// outOfRange names the laws that are used outside what was measured, in one sentence: of a
+// short calibration of several device types they are dozens.
 func (c *coster) outOfRange() []string {
-	var order []string
-	laws := map[string][]lawUse{}
+	var places onPlaces
+	uses, first := 0, ""
 	for _, u := range c.uses {
 		if u.err != nil || u.beyond <= rangeSlack || u.law.Assumed != "" { // no range of an assumed law was measured
 			continue
 		}
-		on := u.law.On()
-		if len(laws[on]) == 0 {
-			order = append(order, on)
+		title := lawTitle(u.law)
+		if uses++; uses == 1 {
+			first = fmt.Sprintf("%s on %s is used up to %.1f doublings outside its measured range", title, u.law.On(), u.beyond)
 		}
-		laws[on] = append(laws[on], u)
+		places.add(u.law.On(), fmt.Sprintf("%s %.1f", title, u.beyond))
 	}
-	var out []string
-	for _, on := range order {
-		all := laws[on]
-		what := fmt.Sprintf("%s on %s is used up to %.1f doublings outside its measured range", lawTitle(all[0].law), on, all[0].beyond)
-		if len(all) > 1 {
-			var by []string
-			for _, u := range all {
-				by = append(by, fmt.Sprintf("%s %.1f", lawTitle(u.law), u.beyond))
-			}
-			what = fmt.Sprintf("laws on %s are used outside their measured range, by up to so many doublings: %s", on, strings.Join(by, ", "))
-		}
-		out = append(out, what+"; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m")
+	const advice = "; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m"
+	switch uses {
+	case 0:
+		return nil
+	case 1:
+		return []string{first + advice}
 	}
-	return out
+	return []string{"laws are used outside their measured range, by up to so many doublings: " + places.String() + advice}
 }
 
-// assumptions names the laws in use that nobody measured, those of one device or
-// group with one reason together.
+// assumptions names the laws in use that nobody measured, those with one reason together.
 func (c *coster) assumptions() []string {
-	type ground struct{ on, why string }
-	var order []ground
-	titles := map[ground][]string{}
+	var reasons []string
+	places := map[string]*onPlaces{}
 	for _, u := range c.uses {
 		if u.law == nil || u.law.Assumed == "" {
 			continue
 		}
-		g := ground{u.law.On(), u.law.Assumed}
-		if len(titles[g]) == 0 {
-			order = append(order, g)
+		why := u.law.Assumed
+		if places[why] == nil {
+			reasons, places[why] = append(reasons, why), &onPlaces{}
 		}
-		if t := lawTitle(u.law); !slices.Contains(titles[g], t) {
-			titles[g] = append(titles[g], t)
-		}
+		places[why].add(u.law.On(), lawTitle(u.law))
 	}
 	var out []string
-	for _, g := range order {
-		out = append(out, fmt.Sprintf("%s on %s: assumed; %s", strings.Join(titles[g], ", "), g.on, g.why))
+	for _, why := range reasons {
+		out = append(out, fmt.Sprintf("%s: assumed; %s", places[why], why))
 	}
 	return out
+}
+
+// onPlaces are what is said of laws on several devices or groups, in order of first use.
+type onPlaces struct {
+	on   []string
+	said map[string][]string
+}
+
+func (p *onPlaces) add(on, what string) {
+	if p.said == nil {
+		p.said = map[string][]string{}
+	}
+	if len(p.said[on]) == 0 {
+		p.on = append(p.on, on)
+	}
+	if !slices.Contains(p.said[on], what) {
+		p.said[on] = append(p.said[on], what)
+	}
+}
+
+// String is "a, b on x, y; c on z": places of which the same is said are named together.
+func (p *onPlaces) String() string {
+	var order []string
+	where := map[string][]string{}
+	for _, on := range p.on {
+		what := strings.Join(p.said[on], ", ")
+		if len(where[what]) == 0 {
+			order = append(order, what)
+		}
+		where[what] = append(where[what], on)
+	}
+	for i, what := range order {
+		order[i] = what + " on " + strings.Join(where[what], ", ")
+	}
+	return strings.Join(order, "; ")
 }
 
 func lawTitle(l *Law) string {

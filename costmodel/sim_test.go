@@ -394,16 +394,45 @@ func TestExtrapolationIsTold(t *testing.T) {
 	if s.Time.Source != Extrapolated || !strings.Contains(strings.Join(s.Warnings, "\n"), want) {
 		t.Errorf("source %s, warnings %q", s.Time.Source, s.Warnings)
 	}
-	// Those of one device are told together, in the order of their use.
+	// Several are told together, in the order of their use.
 	for i := range p.Laws {
 		if p.Laws[i].Op == op.KindNorm {
 			p.Laws[i].Range[0].Max = 256 // tokens
 		}
 	}
 	s = mustSimulate(t, p, testJob(cluster(t, "1x1 d", p, "", ""), tokens), ringOf(tokens))
-	want = "laws on d are used outside their measured range, by up to so many doublings: norm (f32) 1.0, attn_fwd (diag d64 f32) 2.0; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m"
+	want = "laws are used outside their measured range, by up to so many doublings: norm (f32) 1.0, attn_fwd (diag d64 f32) 2.0 on d; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m"
 	if !slices.Contains(s.Warnings, want) {
 		t.Errorf("warnings %q", s.Warnings)
+	}
+}
+
+// What is assumed for one reason is one sentence, however many device types it is of, and
+// says of each which laws it is: a plan on four of them would have forty otherwise.
+func TestAssumptionsOfOneReasonAreToldTogether(t *testing.T) {
+	p := usual(t)
+	for i := range p.Laws {
+		switch l := &p.Laws[i]; {
+		case l.Op == op.KindNorm, l.Op == op.KindRope && l.Device == "fast":
+			l.Assumed = "nobody looked"
+		case l.Op == op.KindSwiGLU, l.Op == op.KindGELU:
+			l.Assumed = "by eye"
+		}
+	}
+	tokens := []units.Tokens{256, 256, 256, 256}
+	s := mustSimulate(t, p, testJob(cluster(t, "1x(2 fast + 2 slow)", p, "bus", ""), tokens), ringOf(tokens))
+	var told []string
+	for _, w := range s.Warnings {
+		if strings.Contains(w, ": assumed; ") {
+			told = append(told, w)
+		}
+	}
+	want := []string{
+		"norm (f32), rope (f32) on fast; norm (f32) on slow: assumed; nobody looked",
+		"swiglu (f32) on fast, slow: assumed; by eye",
+	}
+	if !slices.Equal(told, want) {
+		t.Errorf("%q, want %q", told, want)
 	}
 }
 

@@ -158,15 +158,23 @@ func (q *Predictor) Training(device string) (TrainingFact, bool) {
 // inTraining says of which devices whole steps were measured.
 func (c *coster) inTraining() []string {
 	var out, said []string
+	devices := map[string][]string{}
 	for _, u := range c.uses {
 		if u.err != nil || slices.Contains(said, u.law.On()) {
 			continue
 		}
 		if t, ok := c.q.training[u.law.On()]; ok {
 			said = append(said, t.Device)
-			out = append(out, fmt.Sprintf("a call on %s takes as long as in %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long, which may be off by %.1f %% in all of them at once",
-				t.Device, t.source(), t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1)))
+			how := fmt.Sprintf("takes as long as in %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long, which may be off by %.1f %% in all of them at once",
+				t.source(), t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1))
+			if len(devices[how]) == 0 {
+				out = append(out, how)
+			}
+			devices[how] = append(devices[how], t.Device)
 		}
+	}
+	for i, how := range out {
+		out[i] = fmt.Sprintf("a call on %s %s", strings.Join(devices[how], ", "), how)
 	}
 	return out
 }
