@@ -72,8 +72,9 @@ var (
 	// window titles.
 	terminalCodes = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-Z\\\\-_])")
 	// launcherTags are what stands before a line beyond doubt: Open MPI's
-	// --tag-output and --timestamp-output, mark of a quotation.
-	launcherTags = regexp.MustCompile(`^\s*(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})?(?:\[[^\]\s]*\d,\s*\d+\])?(?:\[[^\]]*\])?<std(?:out|err|diag)>:?\s?|^>\s`)
+	// --tag-output and --timestamp-output, Ray's and SkyPilot's name of a process in
+	// parentheses, mark of a quotation.
+	launcherTags = regexp.MustCompile(`^\s*(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})?(?:\[[^\]\s]*\d,\s*\d+\])?(?:\[[^\]]*\])?<std(?:out|err|diag)>:?\s?|^\([^()]{0,200}\bpid=\d+[^()]{0,200}\)\s|^>\s`)
 	// launcherLabels could be something else (srun -l's task number, pdsh's
 	// host, PALS's host and rank, mpiexec's [rank], a container's name, a time
 	// stamp) and are taken off only before a comment or a number.
@@ -102,7 +103,7 @@ const deepestTags = 4
 
 // stripLauncher takes off what launchers put before a line.
 func stripLauncher(s string) string {
-	if !strings.ContainsAny(s, ":|]>") {
+	if !strings.ContainsAny(s, ":|]>)") {
 		return s // most rows
 	}
 	for range deepestTags {

@@ -80,6 +80,11 @@ func TestNCCLContradictions(t *testing.T) {
 			name: "other ranks, nodes and collective than the user says", log: reduce.sample(), o: Options{Ranks: 16, Nodes: 2, Collective: "all_gather"}, points: all,
 			flags: []string{noAverage, "of all_reduce, --collective says all_gather", "of 8 ranks, --ranks says 16", "name 1 host, --nodes says 2"},
 		},
+		{name: "a run that hung", log: ranks + reduce.head(), fails: ErrNothing.Error(), flags: []string{"column names and no row below: the run hung or failed there"}},
+		{
+			name: "a run that failed at its first row", log: ranks + reduce.head() + "host0: Test NCCL failure common.cu:303 'internal error'\n", fails: ErrNothing.Error(),
+			flags: []string{"column names and no row below: the run hung or failed there"},
+		},
 		{name: "the ranks, nodes and collective that the user says", log: reduce.sample(), o: Options{Ranks: 8, Nodes: 1, Collective: "allreduce"}, points: all, flags: []string{noAverage}},
 		{
 			name: "beside other work", log: "# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0 side_work: 1 work_sms: 8\n" + reduce.sample(),

@@ -91,12 +91,13 @@ func (s *Sink) ncclFlags(where string, t *ncclTable, e *ncclEvidence) {
 		what  string
 	}{
 		{t.elided, "lines were cut out (...): an excerpt"},
-		{t.aborted, "the run failed after the table had begun; the rows before that are used"},
+		{t.aborted && t.rows > 0, "the run failed after the table had begun; the rows before that are used"},
 		{t.truncated, "the file ends in the middle; the rows before that are used"},
 		{
 			t.averaged && t.busN > 0 && math.Abs(mean-t.average) > max(averageSlack*math.Abs(t.average), 0.005),
 			fmt.Sprintf("the printed average bus bandwidth %g GB/s is not that of the rows, %.6g: rows are missing or were changed", t.average, mean),
 		},
+		{t.layout != nil && t.rows == 0, "column names and no row below: the run hung or failed there, or the log was cut off; let it end, and import it again"},
 		{!t.averaged && !t.aborted && !t.truncated && t.rows > 0, "no average bus bandwidth below the rows: cut off, or an excerpt"},
 		{t.outOfBounds > 0 && e.wrong > 0, fmt.Sprintf("%d results out of bounds; the rows that show them are left out", t.outOfBounds)},
 		{t.maxBytes > 0 && e.largest > t.maxBytes, fmt.Sprintf("a row of %d bytes, more than the header's maxBytes %d: header and table are of different runs", e.largest, t.maxBytes)},
