@@ -14,6 +14,8 @@ import (
 // takes them.
 func ModelContext(data []byte) units.Tokens {
 	type rope struct {
+		Kind     string  `json:"rope_type"`
+		Old      string  `json:"type"` // the key before rope_type
 		Factor   float64 `json:"factor"`
 		Original float64 `json:"original_max_position_embeddings"`
 	}
@@ -28,6 +30,11 @@ func ModelContext(data []byte) units.Tokens {
 	}
 	most := max(c.Positions, c.NPositions)
 	for _, r := range []rope{c.Scaling, c.Parameters} {
+		// Llama 3's factor slows the longest waves; how far that reaches is what the file states:
+		// 3.2 has a factor of 32 over 8192, and a context of 131072.
+		if most > 0 && (r.Kind == "llama3" || r.Old == "llama3") {
+			continue
+		}
 		// Some files state the stretched context, some what was stretched.
 		from := r.Original
 		if from == 0 {

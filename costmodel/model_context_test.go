@@ -15,12 +15,15 @@ func TestModelContext(t *testing.T) {
 		`{"max_position_embeddings": null}`:   0,
 		`{"max_position_embeddings": -4}`:     0,
 		`{"max_position_embeddings": 1e99}`:   0,
-		`{"max_position_embeddings": 131072, "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192}}`:  131072, // Llama 3.1
-		`{"max_position_embeddings": 32768, "rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 32768}}`:  131072, // Qwen2.5 with YaRN
-		`{"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2}}`:                              8192,
-		`{"max_position_embeddings": 32768, "rope_parameters": {"factor": 4, "original_max_position_embeddings": 32768}}`: 131072,
-		`{"max_position_embeddings": 4096, "rope_scaling": null}`:                                                         4096,
-		`{"max_position_embeddings": 4096, "rope_scaling": [2]}`:                                                          0,
+		`{"max_position_embeddings": 131072, "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192}}`:                            131072, // Llama 3.1
+		`{"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "original_max_position_embeddings": 8192}}`:    131072, // Llama 3.2
+		`{"max_position_embeddings": 131072, "rope_parameters": {"rope_type": "llama3", "factor": 32.0, "original_max_position_embeddings": 8192}}`: 131072,
+		`{"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}}`:                                        65536,
+		`{"max_position_embeddings": 32768, "rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 32768}}`:                            131072, // Qwen2.5 with YaRN
+		`{"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2}}`:                                                        8192,
+		`{"max_position_embeddings": 32768, "rope_parameters": {"factor": 4, "original_max_position_embeddings": 32768}}`:                           131072,
+		`{"max_position_embeddings": 4096, "rope_scaling": null}`:                                                                                   4096,
+		`{"max_position_embeddings": 4096, "rope_scaling": [2]}`:                                                                                    0,
 	} {
 		if got := costmodel.ModelContext([]byte(config)); got != want {
 			t.Errorf("%s: %d, want %d", config, got, want)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -74,8 +75,16 @@ type hfConfig struct {
 	AffineNorm     *bool `json:"layer_norm_elementwise_affine"`
 	QKLayerNorm    *bool `json:"qk_layernorm"`
 	EmbedWidth     *int  `json:"word_embed_proj_dim"`
-	Text           *struct {
+
+	MoE  jsontext.Value `json:"moe_num_experts"` // Ernie's: a number, or one for each modality
+	FFNs *struct {
+		MoE jsontext.Value `json:"moe_num_experts"`
+	} `json:"ffn_config"` // DBRX's
+	Text *struct {
 		ModelType string `json:"model_type"`
+		Experts   *int   `json:"num_experts"`
+		Local     *int   `json:"num_local_experts"`
+		Routed    *int   `json:"n_routed_experts"`
 	} `json:"text_config"` // the language model of one that also sees or hears
 }
 
@@ -216,14 +225,23 @@ func (c *hfConfig) hint() string {
 	return ""
 }
 
-// experts reports a mixture of experts.
+// experts reports a mixture of experts, wherever its configuration counts them.
 func (c *hfConfig) experts() error {
-	for _, e := range []struct {
+	type count struct {
 		key string
-		n   *int
-	}{{"num_experts", c.Experts}, {"num_local_experts", c.Local}, {"n_routed_experts", c.Routed}} {
-		if e.n != nil && *e.n > 1 {
-			return fmt.Errorf("%s: %d: mixtures of experts are not supported, only dense models", e.key, *e.n)
+		n   string
+	}
+	whole := func(n *int) string { return strconv.Itoa(or(n, 0)) }
+	counts := []count{{"num_experts", whole(c.Experts)}, {"num_local_experts", whole(c.Local)}, {"n_routed_experts", whole(c.Routed)}, {"moe_num_experts", string(c.MoE)}}
+	if c.FFNs != nil {
+		counts = append(counts, count{"ffn_config.moe_num_experts", string(c.FFNs.MoE)})
+	}
+	if t := c.Text; t != nil {
+		counts = append(counts, count{"text_config.num_experts", whole(t.Experts)}, count{"text_config.num_local_experts", whole(t.Local)}, count{"text_config.n_routed_experts", whole(t.Routed)})
+	}
+	for _, e := range counts {
+		if n, err := strconv.Atoi(e.n); err == nil && n > 1 || strings.HasPrefix(e.n, "[") {
+			return fmt.Errorf("%s: %.40s: mixtures of experts are not supported, only dense models", e.key, strings.Join(strings.Fields(e.n), " "))
 		}
 	}
 	return nil
