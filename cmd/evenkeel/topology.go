@@ -49,7 +49,7 @@ func (a *app) runTopology(o importing, paths []string, given func(flag string) b
 	if err != nil {
 		return err
 	}
-	d, err := m.Draft(topology.Options{Device: o.options.Device, Nodes: o.options.Nodes, Network: o.network, Datasheet: datasheet})
+	d, err := m.Draft(topology.Options{Device: o.options.Device, Nodes: o.options.Nodes, Network: o.network, Datasheet: datasheet, Model: modelNamed})
 	if err != nil {
 		return usageError{err}
 	}
@@ -89,6 +89,12 @@ func settleTopology(o importing, paths []string, given func(flag string) bool) e
 		return usagef("-o %s: is the file to import; choose another name", o.out)
 	}
 	return nil
+}
+
+// modelNamed is the GPU model that a GPU's own name means.
+func modelNamed(name string) string {
+	m, _ := importer.ModelOf(name)
+	return m.Name
 }
 
 // datasheet is what is known of a GPU model's links.

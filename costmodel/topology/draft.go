@@ -50,6 +50,8 @@ type Options struct {
 	Device  string // device type of GPUs that the file does not name
 	Nodes   int    // how many such machines there are; 0 is one
 	Network string // link class between them
+	// Model finds the GPU model that a GPU's own name means, "" for none or several; nil knows none.
+	Model func(name string) string
 	// Datasheet looks a GPU model up; nil knows none.
 	Datasheet func(model string) Datasheet
 }
@@ -84,7 +86,7 @@ func (m *Machine) Draft(o Options) (*Draft, error) {
 		o.Datasheet = func(string) Datasheet { return Datasheet{} }
 	}
 	d := &Draft{Read: slices.Clone(m.Read), Guessed: []string{}, FillIn: []string{}}
-	node := costmodel.Node{Devices: d.devices(m, o.Device)}
+	node := costmodel.Node{Devices: d.devices(m, o)}
 	node.Link = d.link(m, o, node.Devices)
 	node.NICs = d.cards(m, o.Nodes)
 	for i := range o.Nodes {
@@ -112,12 +114,16 @@ func (d *Draft) guess(format string, args ...any) {
 }
 
 // devices lists the GPUs by their models, in the file's order.
-func (d *Draft) devices(m *Machine, given string) []op.Member {
+func (d *Draft) devices(m *Machine, o Options) []op.Member {
 	var all []op.Member
-	told := 0
+	given, own, told := o.Device, "", 0
+	if len(m.Named) == 1 && o.Model != nil { // of several it is not said which is whose
+		own = o.Model(m.Named[0])
+	}
 	for _, g := range m.GPUs {
-		name := cmp.Or(g.Model, given, FillIn)
-		if g.Model != "" && costmodel.ModelOf(given) == g.Model {
+		model := cmp.Or(g.Model, own)
+		name := cmp.Or(model, given, FillIn)
+		if model != "" && costmodel.ModelOf(given) == model {
 			name = given // the same model with its software
 		}
 		if g.Model != "" {
@@ -137,6 +143,9 @@ func (d *Draft) devices(m *Machine, given string) []op.Member {
 		names = append(names, o.Device)
 	}
 	switch {
+	case slices.Contains(names, FillIn) && len(m.Named) > 0:
+		d.FillIn = append(d.FillIn, fmt.Sprintf("device: the file's names of GPUs are not of one model that is known; write the device type in the place of %s, or draft again with --device", FillIn))
+		d.remarks.Devices = "fill in the device type"
 	case slices.Contains(names, FillIn):
 		d.FillIn = append(d.FillIn, fmt.Sprintf("device: the file does not name the GPUs; write their device type in the place of %s, or draft again with --device", FillIn))
 		d.remarks.Devices = "fill in the device type"

@@ -43,6 +43,12 @@ func TestDraft(t *testing.T) {
 		m.Between = nil
 		return m
 	}
+	named := func(names ...string) *Machine {
+		m := machine(none[:2])
+		m.Named = names
+		return m
+	}
+	known := func(name string) string { return map[string]string{"NVIDIA X": "x"}[name] }
 	for name, c := range map[string]struct {
 		m       *Machine
 		o       Options
@@ -52,6 +58,11 @@ func TestDraft(t *testing.T) {
 		says    string
 	}{
 		"placeholder":      {machine(none[:1]), Options{}, "1x1 " + FillIn, "", 0, "device: the file does not name the GPUs"},
+		"a name":           {named("NVIDIA X"), Options{Model: known}, "1x2 x", "pcie", 0, "the farthest meet at NODE"},
+		"a name, and more": {named("NVIDIA X"), Options{Model: known, Device: "x/cuda-12"}, "1x2 x/cuda-12", "pcie", 0, "the farthest meet at NODE"},
+		"another name":     {named("NVIDIA X"), Options{Model: known, Device: "y"}, "1x2 x", "pcie", 0, "the file names x, so --device y was not used"},
+		"unknown name":     {named("NVIDIA Z"), Options{Model: known}, "1x2 " + FillIn, "pcie", 0, "the file's names of GPUs are not of one model that is known"},
+		"two names":        {named("NVIDIA X", "NVIDIA Z"), Options{Model: known, Device: "y"}, "1x2 y", "pcie", 0, "the farthest meet at NODE"},
 		"chain":            {machine(none, [2]int{0, 1}, [2]int{1, 2}, [2]int{2, 3}), Options{Device: "x"}, "1x4 x", "nvlink", 0, "only 3 of 6 pairs are joined"},
 		"islands":          {machine(none, bridged...), Options{Device: "x"}, "1x4 x", "pcie", 0, "of each island (GPU0 GPU1) (GPU2 GPU3), so what crosses"},
 		"no wires":         {machine(none), Options{Device: "x"}, "1x4 x", "pcie", 0, "the farthest meet at NODE"},

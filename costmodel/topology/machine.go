@@ -24,6 +24,7 @@ type Machine struct {
 	// Between[a][b] is the path from GPU a to GPU b; nil where the file does not
 	// say what joins them.
 	Between [][]Path
+	Named   []string // the GPUs' own names, each once, where the file has them but not which is whose
 	Read    []string // what else the file says, in sentences
 }
 

@@ -70,7 +70,8 @@ func readMatrix(text string) (*Machine, error) {
 	if m == nil {
 		return nil, wrongf(0, "no matrix of nvidia-smi topo -m: no line begins with GPU0 and names the columns; write it with: nvidia-smi topo -m > topo.txt")
 	}
-	m.Read = append(m.Read, named(text)...)
+	m.Named = named(text)
+	m.Read = append(m.Read, around(text, m.Named)...)
 	if len(peers) > 0 {
 		slices.Sort(peers)
 		m.Read = append(m.Read, fmt.Sprintf("a matrix of topo -p2p says %s between some GPUs: their copies go through host memory, slower than the path suggests", strings.Join(slices.Compact(peers), ", ")))
@@ -259,16 +260,21 @@ func (t *table) machine() (*Machine, error) {
 	return m, nil
 }
 
-// named collects what nvidia-smi -L, or the report of a framework's environment,
-// says around the matrix: GPU 0: NVIDIA H100 80GB HBM3 (UUID: ..), or
-// GPU 0,1: NVIDIA H20. Below the former stand the parts of a GPU in MIG mode.
-func named(text string) []string {
-	var names, out []string
+// named collects the GPUs' own names, which nvidia-smi -L, or the report of a framework's
+// environment, has around the matrix: GPU 0: NVIDIA H100 80GB HBM3 (UUID: ..), or
+// GPU 0,1: NVIDIA H20.
+func named(text string) (names []string) {
 	for _, g := range regexp.MustCompile(`(?m)^GPU \d[\d,]{0,400}: ([^\n(]{1,80}? \(UUID|(NVIDIA|Tesla|Quadro|TITAN) [^\n(]{1,70}?\s*$)`).FindAllStringSubmatch(text, maxDevices) {
 		if name := strings.TrimSpace(strings.TrimSuffix(g[1], "(UUID")); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
+	return names
+}
+
+// around is what to say of the text around the matrix. Below the names of nvidia-smi -L
+// stand the parts of a GPU in MIG mode.
+func around(text string, names []string) (out []string) {
 	if len(names) > 0 {
 		out = append(out, "the GPUs call themselves "+strings.Join(names, ", "))
 	}
