@@ -21,6 +21,7 @@ type logLines struct {
 	line  int      // number of the line that the text came from, from 1
 	parts []string // of a line with carriage returns, still to be handed out
 	kept  bool     // back was called: the next call repeats
+	open  bool     // the line being handed out, the file's last, has no end
 	text  string
 }
 
@@ -59,6 +60,7 @@ func (l *logLines) read() (string, error) {
 		case err == bufio.ErrBufferFull:
 			continue
 		case err == io.EOF && len(line) > 0:
+			l.open = true
 			return string(line), nil
 		case err != nil:
 			return "", err

@@ -101,6 +101,11 @@ func TestNVBandwidthText(t *testing.T) {
 			name: "both ways", log: head + h2d + nvMatrixText(d2hName, "107.00", "    53.00     54.00"),
 			points: append(two[:2:2], "d2h ["+on+"] 536870912: 53 GB/s", "d2h ["+on+"] 536870912: 54 GB/s"), notes: []string{"at least the default of nvbandwidth v0.7, 512 MiB"},
 		},
+		{
+			name: "cut off in a number", log: strings.TrimSuffix(head+nvMatrixText(h2dName, "", "    55.20     55.40"), ".40\n\n"), fails: ErrNothing.Error(),
+			drops: map[string]int{"the test did not run to its end (the file ends within a row; if the row is whole, end its line)": 2},
+		},
+		{name: "cut off behind a row", log: strings.TrimSuffix(head+nvMatrixText(h2dName, "", "    55.20     55.40"), "\n"), points: two, notes: []string{"at least the default"}},
 		{name: "an older default", log: nvHead("v0.6", 2) + h2d, points: []string{"h2d [" + on + "] 67108864: 55.2 GB/s", "h2d [" + on + "] 67108864: 55.4 GB/s"}, notes: []string{"64 MiB"}},
 		{name: "a stated buffer", log: "$ ./nvbandwidth -b 1024 -t 0\n" + head + h2d, points: []string{"h2d [" + on + "] 1073741824: 55.2 GB/s", "h2d [" + on + "] 1073741824: 55.4 GB/s"}},
 		{name: "a stated buffer, long", log: "$ /opt/nvbandwidth --bufferSize=256\n" + head + h2d, points: []string{"h2d [" + on + "] 268435456: 55.2 GB/s", "h2d [" + on + "] 268435456: 55.4 GB/s"}},

@@ -36,6 +36,9 @@ type nvbandwidthText struct {
 	test *nvTest
 	seen int
 	json int // the line where -j output begins; 0 without
+	// The line being read, the file's last, has no end: if it is a row, its last cell may
+	// have lost digits.
+	open bool
 }
 
 func (s *Sink) nvText(name string, in *bufio.Reader) error {
@@ -46,6 +49,7 @@ func (s *Sink) nvText(name string, in *bufio.Reader) error {
 		if errors.Is(err, io.EOF) {
 			break
 		}
+		r.open = lines.open
 		if err == nil {
 			err = r.line(strings.TrimSpace(text), lines.line)
 		}
@@ -158,6 +162,9 @@ func (r *nvbandwidthText) ofTest(text string) error {
 		t.columns = len(tokens)
 	case isCount(tokens[0]) && len(tokens) > 1:
 		t.row(tokens[1:])
+		if r.open && len(tokens) > t.columns {
+			t.failed = "the file ends within a row; if the row is whole, end its line"
+		}
 	}
 	return nil
 }
