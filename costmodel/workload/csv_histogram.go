@@ -3,6 +3,7 @@ package workload
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,6 +161,9 @@ func parseRange(text string) (Bin, error) {
 	}
 	if !two {
 		l, err := parseLength(inner)
+		if err != nil && openEnd.MatchString(inner) {
+			err = fmt.Errorf("%q: has an open end: say where it begins and ends, as in 1025-2048", shorten(text))
+		}
 		return Bin{Low: l, High: l}, err
 	}
 	a, err1 := strconv.ParseInt(strings.TrimSpace(from), 10, 64)
@@ -173,6 +177,9 @@ func parseRange(text string) (Bin, error) {
 	}
 	return bin, nil
 }
+
+// openEnd is a bin of all lengths above or below one.
+var openEnd = regexp.MustCompile(`^(?:[<>≤≥]=?\s*\d+|\d+\s*\+)$`)
 
 // parseWeight reads a count or a share.
 func parseWeight(text string) (float64, error) {

@@ -220,6 +220,9 @@ func readArray(name string, d *jsontext.Decoder, fail func(error) error) ([]unit
 			return nil, fail(err)
 		}
 		in.at++
+		if k := value.Kind(); k == '{' || k == '[' {
+			return nil, in.bad("%s: is no length: write the lengths alone, or an object on each line, without the brackets around all, and call the file .jsonl", shorten(string(value)))
+		}
 		if err := in.add(string(value)); err != nil {
 			return nil, err
 		}

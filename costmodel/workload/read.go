@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,6 +108,9 @@ func Read(name string, r io.ReaderAt, size int64, o Options) (*Sample, error) {
 		lengths, err := readJSONL(name, stream, o.Column)
 		return &Sample{Lengths: lengths}, err
 	case JSON:
+		if o.Column != "" {
+			return nil, fmt.Errorf("%s: is read as one JSON value, which has no columns: leave --column out, or write an object a line and call the file .jsonl", name)
+		}
 		return readJSON(name, stream)
 	case Parquet:
 		lengths, err := readParquet(name, r, size, o.Column)
@@ -216,6 +220,8 @@ func parseLength(text string) (units.Tokens, error) {
 		return 0, errors.New("empty: want the number of tokens of a sequence; leave sequences of unknown length out")
 	case errors.Is(err, strconv.ErrRange) || err == nil && v > float64(MaxLength):
 		return 0, fmt.Errorf("%s: above %d tokens: are these bytes or characters? of several columns name the one that counts tokens with --column", shorten(text), int64(MaxLength))
+	case err != nil && thousands.MatchString(text):
+		return 0, fmt.Errorf("%q: thousands set apart, or several lengths: put each on a line of its own, written as 1024", shorten(text))
 	case err != nil && len(strings.FieldsFunc(text, isSeparator)) > 1:
 		return 0, fmt.Errorf("%q: more than one value: put one length on a line, or name the file .csv and the column", shorten(text))
 	case err != nil || math.IsNaN(v):
@@ -229,6 +235,9 @@ func parseLength(text string) (units.Tokens, error) {
 	}
 	return units.Tokens(v), nil
 }
+
+// thousands are numbers as spreadsheets show them.
+var thousands = regexp.MustCompile(`^\d{1,3}(,\d{3})+$`)
 
 func isSeparator(r rune) bool { return r == ' ' || r == '\t' || r == ',' || r == ';' }
 
