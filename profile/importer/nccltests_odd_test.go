@@ -294,6 +294,7 @@ func TestNCCLPlaces(t *testing.T) {
 	for _, c := range []ncclCase{
 		{name: "two nodes", log: rankLines(8, 4, h100Text) + table, points: point("8 h100_sxm/nccl over net on 2 nodes"), notes: []string{"called net"}},
 		{name: "two nodes over a named link", log: rankLines(8, 4, h100Text) + table, o: Options{Link: "roce"}, points: point("8 h100_sxm/nccl over roce on 2 nodes")},
+		{name: "two racks", log: rankLines(128, 4, "NVIDIA GB200") + written("all_reduce", 128).head() + written("all_reduce", 128).sampleRows(), points: threePoints(op.KindAllReduce, "128 gb200/nccl over net on 32 nodes", true), notes: []string{"called net; --link names them, and --nodes says how many racks they are, each of which nvlink joins"}},
 		{name: "two trays", log: rankLines(8, 4, "NVIDIA GB200") + table, points: point("8 gb200/nccl over net on 2 nodes"), notes: []string{"called net; --link names them, and --nodes 1 says that they are one rack, whose nvlink joins them"}},
 		{name: "two trays of a rack", log: rankLines(8, 4, "NVIDIA GB200") + table, o: Options{Nodes: 1}, points: point("8 gb200/nccl over nvlink")},
 		{name: "two models", log: mixed + table, points: point("4 a100_sxm/nccl + 4 h100_sxm/nccl over net on 2 nodes")},

@@ -334,7 +334,7 @@ func (s *Sink) ncclPlace(where string, t *ncclTable, k ncclKind, n int) (*ncclPl
 	if err != nil {
 		return nil, err
 	}
-	link, err := s.ncclLink(where, t, models, nodes)
+	link, err := s.ncclLink(where, t, models, n, nodes)
 	if err != nil {
 		return nil, err
 	}
@@ -469,7 +469,7 @@ func inRacks(models []Model) bool {
 }
 
 // ncclLink finds the class of the links.
-func (s *Sink) ncclLink(where string, t *ncclTable, models []Model, nodes int) (string, error) {
+func (s *Sink) ncclLink(where string, t *ncclTable, models []Model, n, nodes int) (string, error) {
 	if t.ranks.shared != "" {
 		s.Flag(where, "two ranks share a GPU, "+t.ranks.shared)
 	}
@@ -480,7 +480,10 @@ func (s *Sink) ncclLink(where string, t *ncclTable, models []Model, nodes int) (
 		return "", fmt.Errorf("%s: two ranks share a GPU, so no link of the GPU joins them; say over what they talk with --link", where)
 	case nodes > 1:
 		more := ""
-		if inRacks(models) {
+		switch {
+		case inRacks(models) && n > mostInRack:
+			more = fmt.Sprintf(", and --nodes says how many racks they are, each of which %s joins", models[0].Fabric)
+		case inRacks(models):
 			more = fmt.Sprintf(", and --nodes 1 says that they are one rack, whose %s joins them", models[0].Fabric)
 		}
 		s.Note(where + ": several nodes, whose links are called net; --link names them" + more)
@@ -493,6 +496,9 @@ func (s *Sink) ncclLink(where string, t *ncclTable, models []Model, nodes int) (
 	}
 	return models[0].Fabric, nil
 }
+
+// mostInRack is the GPUs of the largest rack that NVLink joins (NVL72).
+const mostInRack = 72
 
 // linkNet is the class of links between nodes where nothing says more.
 const linkNet = "net"
