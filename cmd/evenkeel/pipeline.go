@@ -264,7 +264,7 @@ func (a *app) stagePrices(o problem, lengths []units.Tokens) (stagePriceList, er
 // the same bytes, but for the time that planning took.
 func (x stagePriceList) describe(d *pipeline.Document) {
 	d.Schema, d.Tool, d.Created = pipeline.Schema, tool, x.laws.profile.Created
-	d.Name, d.Prices, d.Simulated = x.model, x.words, x.laws.profile.Simulated
+	d.Name, d.Prices, d.Simulated, d.Job = x.model, x.words, x.laws.profile.Simulated, x.job
 	for _, r := range x.job.Cluster.Ranks() {
 		d.Devices = append(d.Devices, r.Device)
 	}

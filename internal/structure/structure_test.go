@@ -50,7 +50,7 @@ var allowed = map[string][]string{
 	"solver/recommend":             {"costmodel", "internal/units", "internal/spelling"},
 	"solver/batch":                 {"solver/recommend", "costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc", "internal/ended"},
 	"solver/multitask":             {"solver/recommend", "costmodel/multitask", "internal/units", "internal/doc", "internal/ended"},
-	"solver/pipeline":              {"solver/recommend", "solver/milp", "costmodel/pipeline", "costmodel/workload", "internal/units", "internal/doc", "internal/ended"},
+	"solver/pipeline":              {"solver/recommend", "solver/milp", "costmodel", "costmodel/pipeline", "costmodel/workload", "internal/units", "internal/doc", "internal/ended"},
 	"solver/internal/strategy":     {"costmodel", "costmodel/op", "internal/units", "internal/ended"},
 	"solver/internal/world":        {"solver/internal/strategy", "internal/reference", "costmodel", "costmodel/op", "internal/units"},
 	"solver/internal/analytic":     {"solver/internal/strategy", "costmodel", "costmodel/op", "internal/units"},

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/costmodel/workload"
 	"github.com/evenkeel/evenkeel/internal/doc"
@@ -16,8 +17,8 @@ import (
 const Schema = "evenkeel.pipelineplan/v1"
 
 // Document is a plan of a pipeline together with the batch and the other strategies' times.
-// It does not contain the prices, which follow from the inputs that the header names by
-// hash.
+// It does not contain the prices, which follow from the job and the inputs that the header names
+// by hash.
 type Document struct {
 	doc.Header
 	Name   string `json:"name"`
@@ -30,6 +31,9 @@ type Document struct {
 	Rows    []int    `json:"lengths_rows,omitempty"`
 	Layers  int      `json:"layers"`  // of the model
 	Devices []string `json:"devices"` // by rank
+	// Job is what the prices are of: the model, the cluster and the settings, but for recomputation,
+	// which the plan decides. Plans have none from before they held it.
+	Job costmodel.Job `json:"job,omitzero"`
 	// StagesOf, unless empty, is the input whose stages the plan had to have: an earlier plan.
 	StagesOf string `json:"stages_of,omitzero"`
 	Strategy string `json:"strategy"` // whose plan it is
@@ -79,6 +83,9 @@ func (d *Document) Validate() error {
 	if d.StagesOf != "" && !slices.ContainsFunc(d.Inputs, func(in doc.Input) bool { return in.Path == d.StagesOf }) {
 		return fmt.Errorf("stages_of: %q: want one of inputs", d.StagesOf)
 	}
+	if err := d.ofJob(); err != nil {
+		return err
+	}
 	batch := batch{d.Lengths, d.Layers, len(d.Devices)}
 	if found := batch.rules(&d.Plan); len(found) > 0 {
 		return found[0]
@@ -108,6 +115,35 @@ func (d *Document) Validate() error {
 		t.Candidates = append(t.Candidates, &d.Compared[i])
 	}
 	return t.Validate()
+}
+
+// Priced says whether the document holds the job that its prices are of.
+func (d *Document) Priced() bool { return d.Job.SeqLen > 0 }
+
+// ofJob says which part of the job, if it is there, is not the plan's.
+func (d *Document) ofJob() error {
+	if !d.Priced() {
+		return nil
+	}
+	if err := d.Job.Validate(); err != nil {
+		return fmt.Errorf("job.%w", err)
+	}
+	if n := d.Job.Model.Layers; n != d.Layers {
+		return fmt.Errorf("job.model.layers: %d: layers is %d", n, d.Layers)
+	}
+	if longest := slices.Max(d.Lengths); d.Job.SeqLen != longest {
+		return fmt.Errorf("job.seq_len_tokens: %d: want the longest of lengths_tokens, %d", int64(d.Job.SeqLen), int64(longest))
+	}
+	ranks := d.Job.Cluster.Ranks()
+	if len(ranks) != len(d.Devices) {
+		return fmt.Errorf("job.cluster: %s: devices lists %d", units.Count(len(ranks), "device"), len(d.Devices))
+	}
+	for r, x := range ranks {
+		if x.Device != d.Devices[r] {
+			return fmt.Errorf("job.cluster: its rank %d is %s: devices[%d] is %s", r, x.Device, r, d.Devices[r])
+		}
+	}
+	return nil
 }
 
 // Chosen is the candidate whose plan the document holds; nil if Compared does not list it.

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	costs "github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/reference"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
@@ -194,4 +197,52 @@ func FuzzDocument(f *testing.F) {
 			t.Fatalf("%v: %s", err, first)
 		}
 	})
+}
+
+// A document may hold the job that its prices are of, which is that of its plan then.
+func TestADocumentHoldsItsJob(t *testing.T) {
+	d := soundDocument(t)
+	if d.Priced() {
+		t.Error("a document without a job is said to have one")
+	}
+	_, job := reference.Job(t, reference.Llama(d.Layers), "1x2 h100_sxm + 1x2 a100_sxm", slices.Max(d.Lengths))
+	for r, x := range job.Cluster.Ranks() {
+		d.Devices[r] = x.Device
+	}
+	d.Job = job
+	if err := d.Validate(); err != nil || !d.Priced() {
+		t.Fatal(err)
+	}
+	data, err := doc.Encode(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Document
+	if err := doc.Decode("x", data, &back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(d.Job, back.Job); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	for want, damage := range map[string]func(*Document){
+		"job.dtype: \"\": want":    func(d *Document) { d.Job.DType = "" },
+		"job.model.layers: ":       func(d *Document) { d.Job.Model.Layers++ },
+		"job.seq_len_tokens: ":     func(d *Document) { d.Job.SeqLen-- },
+		"job.cluster: 5 devices: ": func(d *Document) { d.Job.Cluster = clusterOf(t, "1x2 h100_sxm + 1x3 a100_sxm") },
+		"job.cluster: its rank 0 is ": func(d *Document) {
+			d.Job.Cluster = clusterOf(t, "1x2 a100_sxm + 1x2 h100_sxm")
+		},
+	} {
+		now := *d
+		damage(&now)
+		if err := now.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+func clusterOf(t testing.TB, text string) costmodel.Cluster {
+	t.Helper()
+	_, job := reference.Job(t, reference.Llama(8), text, 1)
+	return job.Cluster
 }
