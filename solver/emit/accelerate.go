@@ -19,7 +19,7 @@ type accelerate struct{}
 
 func (accelerate) variants(x *asked, ranks []int) ([]variant, error) {
 	job, n, total := asToday(x.plan.Job), len(ranks), len(x.plan.Ranks)
-	if at := hosts(x.plan, ranks); alike(at) == 0 {
+	if at := hosts(nodesOf(x.plan), ranks); alike(at) == 0 {
 		return nil, fmt.Errorf("it starts as many processes on every node, and not as many devices of each are here as of %s: plan on equal nodes", at[0].node)
 	}
 	why := map[string]string{
@@ -76,7 +76,7 @@ func (accelerate) precision(d op.DType) string {
 }
 
 func (f accelerate) write(x *asked, v *variant) (text, use string) {
-	job, n, machines := v.job, len(v.ranks), len(hosts(x.plan, v.ranks))
+	job, n, machines := v.job, len(v.ranks), len(hosts(nodesOf(x.plan), v.ranks))
 	var b strings.Builder
 	fmt.Fprintf(&b, "num_machines: %d\nnum_processes: %d\nmixed_precision: %s\n", machines, n, f.precision(job.DType))
 	if f.ulysses(v) {
@@ -106,9 +106,9 @@ parallelism_config:
   parallelism_config_cp_comm_strategy: alltoall
 `, zeroName(job.Zero) == string(costmodel.Zero3), job.Recompute == costmodel.RecomputeFull, n)
 	}
-	use = "accelerate launch --config_file FILE: " + launched(x.plan, v.ranks)
+	use = "accelerate launch --config_file FILE: " + launched(nodesOf(x.plan), v.ranks)
 	if machines > 1 {
-		use = "accelerate launch --config_file FILE --machine_rank K --main_process_ip ADDRESS --main_process_port PORT on every node K: " + launched(x.plan, v.ranks)
+		use = "accelerate launch --config_file FILE --machine_rank K --main_process_ip ADDRESS --main_process_port PORT on every node K: " + launched(nodesOf(x.plan), v.ranks)
 	}
 	return b.String(), use
 }

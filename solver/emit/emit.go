@@ -64,12 +64,21 @@ func (e *Emission) Exact() bool {
 type NotRunError struct {
 	Framework string
 	Reason    string
+	Others    []string // frameworks that run plans of the kind
 }
 
 // Error is the reason and the way out.
 func (e *NotRunError) Error() string {
-	others := slices.DeleteFunc(Names(), func(n string) bool { return n == e.Framework })
-	return fmt.Sprintf("%s cannot run this: %s; way out: another framework (--to %s), or evenkeel replay and the Python package, which run every plan", e.Framework, e.Reason, strings.Join(others, ", "))
+	another := ""
+	if len(e.Others) > 0 {
+		another = fmt.Sprintf("another framework (--to %s), or ", strings.Join(e.Others, ", "))
+	}
+	return fmt.Sprintf("%s cannot run this: %s; way out: %sevenkeel replay and the Python package, which run every plan", e.Framework, e.Reason, another)
+}
+
+// but are some names without one.
+func but(names []string, name string) []string {
+	return slices.DeleteFunc(names, func(n string) bool { return n == name })
 }
 
 // Framework is one that plans are written for.
@@ -279,7 +288,7 @@ func (f Framework) best(x *asked) (*variant, error) {
 		if full != nil && x.refused != nil { // more ranks might have the memory
 			why += ", and not on all ranks: " + x.refused.Error()
 		}
-		return nil, &NotRunError{Framework: f.Name, Reason: why}
+		return nil, &NotRunError{Framework: f.Name, Reason: why, Others: but(Names(), f.Name)}
 	}
 	return best, nil
 }

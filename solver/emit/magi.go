@@ -143,7 +143,7 @@ func (magi) write(x *asked, v *variant) (text, use string) {
 	}
 	text = fmt.Sprintf("{\n  \"total_seqlen_tokens\": %d,\n  \"chunk_size_tokens\": %d,\n  \"uneven_shard\": true,\n  \"partitions\": [\n%s\n  ]\n}\n",
 		int64(v.job.SeqLen), int64(v.chunk), strings.Join(parts, ",\n"))
-	return text, "make a DispatchMeta for every rank of the cp group of these partitions, and give it as ref_dispatch_meta_q and ref_dispatch_meta_k: " + launched(x.plan, v.ranks)
+	return text, "make a DispatchMeta for every rank of the cp group of these partitions, and give it as ref_dispatch_meta_q and ref_dispatch_meta_k: " + launched(nodesOf(x.plan), v.ranks)
 }
 
 func (magi) notes(*variant) []string {

@@ -114,7 +114,7 @@ func (f megatron) write(x *asked, v *variant) (text, use string) {
 	case n > 1:
 		queues = "CUDA_DEVICE_MAX_CONNECTIONS=1 (on GPUs before Blackwell) and "
 	}
-	return strings.Join(lines, "\n") + "\n", fmt.Sprintf("with %storchrun on %s: pretrain_gpt.py $(cat FILE) and the arguments of model and data", queues, launched(x.plan, v.ranks))
+	return strings.Join(lines, "\n") + "\n", fmt.Sprintf("with %storchrun on %s: pretrain_gpt.py $(cat FILE) and the arguments of model and data", queues, launched(nodesOf(x.plan), v.ranks))
 }
 
 func (megatron) notes(v *variant) []string {

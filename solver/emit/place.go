@@ -4,9 +4,28 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
 )
+
+// nodesOf are the nodes' names, by rank of a plan.
+func nodesOf(p *solver.Plan) []string {
+	names := make([]string, len(p.Ranks))
+	for r, k := range p.Ranks {
+		names[r] = k.Node
+	}
+	return names
+}
+
+// namesOf are the same of a cluster.
+func namesOf(c costmodel.Cluster) []string {
+	var names []string
+	for _, r := range c.Ranks() {
+		names = append(names, r.NodeName)
+	}
+	return names
+}
 
 // host is a node with the ranks of it that train, and which of its devices these are.
 type host struct {
@@ -16,15 +35,15 @@ type host struct {
 }
 
 // hosts are the nodes of some ranks in the order of these.
-func hosts(p *solver.Plan, ranks []int) []host {
+func hosts(nodes []string, ranks []int) []host {
 	first := map[string]int{} // rank of each node
-	for r := len(p.Ranks) - 1; r >= 0; r-- {
-		first[p.Ranks[r].Node] = r
+	for r := len(nodes) - 1; r >= 0; r-- {
+		first[nodes[r]] = r
 	}
 	var all []host
 	for _, r := range ranks {
-		if n := len(all); n == 0 || all[n-1].node != p.Ranks[r].Node {
-			all = append(all, host{node: p.Ranks[r].Node})
+		if n := len(all); n == 0 || all[n-1].node != nodes[r] {
+			all = append(all, host{node: nodes[r]})
 		}
 		h := &all[len(all)-1]
 		h.ranks, h.devices = append(h.ranks, r), append(h.devices, r-first[h.node])
@@ -32,18 +51,18 @@ func hosts(p *solver.Plan, ranks []int) []host {
 	return all
 }
 
-// visible says which devices a node's processes must see, where they are not its first ones: a
-// launcher takes these.
+// visible says which devices a node's processes must see, where they are not its first ones in
+// their order: a launcher takes these.
 func visible(all []host) string {
 	var lists []string // of devices
 	nodes := map[string][]string{}
 	for _, h := range all {
-		if h.devices[len(h.devices)-1] < len(h.devices) {
-			continue
+		list, usual := "", true
+		for i, d := range h.devices {
+			list, usual = list+fmt.Sprintf(",%d", d), usual && d == i
 		}
-		list := ""
-		for _, d := range h.devices {
-			list += fmt.Sprintf(",%d", d)
+		if usual {
+			continue
 		}
 		if nodes[list] == nil {
 			lists = append(lists, list)
@@ -71,8 +90,8 @@ func alike(all []host) int {
 }
 
 // launched says where the framework's ranks are: with which node of a launcher first.
-func launched(p *solver.Plan, ranks []int) string {
-	all := hosts(p, ranks)
+func launched(nodes []string, ranks []int) string {
+	all := hosts(nodes, ranks)
 	each := "as many ranks on each as it has here"
 	if n := alike(all); n > 0 {
 		each = fmt.Sprintf("%s each", units.Count(n, "rank"))

@@ -100,7 +100,7 @@ func TestLaunched(t *testing.T) {
 		"3 nodes in the plan's order (b, c, d), node rank 0 the first, 1 rank each (3-5 of the plan), with CUDA_VISIBLE_DEVICES=1 on b": {3, 4, 5},
 		"5 nodes in the plan's order (a to e), node rank 0 the first, as many ranks on each as it has here (0-7 of the plan)":           upTo(0, 8),
 	} {
-		if got := launched(plan, ranks); got != want {
+		if got := launched(nodesOf(plan), ranks); got != want {
 			t.Errorf("%v: %q, want %q", ranks, got, want)
 		}
 	}

@@ -100,7 +100,7 @@ def sequence_parallel(rank, world_size):
         sp_ulysses_degree=%d, sp_ring_degree=%d, rank=rank, world_size=world_size, use_ulysses_low=%s
     )
 `, int64(v.job.SeqLen), len(v.ranks), v.hp, v.cp, low)
-	return text, "call it once in every process: " + launched(x.plan, v.ranks)
+	return text, "call it once in every process: " + launched(nodesOf(x.plan), v.ranks)
 }
 
 func (usp) notes(v *variant) []string {
