@@ -118,6 +118,25 @@ func (p *Problem) deep() ([][]pipeline.Stage, error) {
 // even is the fastest plan on any of the stages with chunks of a fixed number of tokens, of
 // several that are tried.
 func (p *Problem) even(ctx context.Context, shapes [][]pipeline.Stage, chunked func(tokens units.Tokens) [][]pipeline.Chunk) (*pipeline.Plan, error) {
+	var best chosen
+	for _, stages := range shapes {
+		for _, n := range p.chunkSizes() {
+			if ctx.Err() != nil {
+				break
+			}
+			plan := planOf(stages, []*flight{newFlight(chunked(n))}, nil)
+			err := p.Run(plan)
+			if err == nil && plan.Time < best.time() {
+				err = p.alike(plan)
+			}
+			best.take(p, plan, err)
+		}
+	}
+	return best.result(ctx)
+}
+
+// chunkSizes are the numbers of tokens in a chunk that are tried.
+func (p *Problem) chunkSizes() []units.Tokens {
 	longest, all := units.Tokens(0), units.Tokens(0)
 	for _, n := range p.Lengths {
 		longest, all = max(longest, n), all+n
@@ -131,21 +150,7 @@ func (p *Problem) even(ctx context.Context, shapes [][]pipeline.Stage, chunked f
 	for n := 2 * longest; n < 2*all; n *= 2 {
 		sizes = append(sizes, n)
 	}
-	var best chosen
-	for _, stages := range shapes {
-		for _, n := range sizes {
-			if ctx.Err() != nil {
-				break
-			}
-			plan := planOf(stages, []*flight{newFlight(chunked(n))}, nil)
-			err := p.Run(plan)
-			if err == nil && plan.Time < best.time() {
-				err = p.alike(plan)
-			}
-			best.take(p, plan, err)
-		}
-	}
-	return best.result(ctx)
+	return sizes
 }
 
 // soon is a plan that takes next to no time to make: whole sequences, packed, on the first of
