@@ -83,15 +83,15 @@ func (d *Document) Validate() error {
 	if d.StagesOf != "" && !slices.ContainsFunc(d.Inputs, func(in doc.Input) bool { return in.Path == d.StagesOf }) {
 		return fmt.Errorf("stages_of: %q: want one of inputs", d.StagesOf)
 	}
-	if err := d.ofJob(); err != nil {
-		return err
-	}
 	batch := batch{d.Lengths, d.Layers, len(d.Devices)}
 	if found := batch.rules(&d.Plan); len(found) > 0 {
 		return found[0]
 	}
 	if found := batch.times(&d.Plan); len(found) > 0 {
 		return found[0]
+	}
+	if err := d.ofJob(); err != nil {
+		return err
 	}
 	switch {
 	case len(d.Memory) != len(d.Stages):
