@@ -4,16 +4,32 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/emit"
+	"github.com/evenkeel/evenkeel/solver/pipeline"
 )
 
 // Emission prints what a framework runs of a plan of a sequence, what that costs, and what became
 // of every field; below it what the framework reads, unless a file has it.
 func Emission(w io.Writer, d *solver.Plan, e *emit.Emission, file string) error {
-	p, n := &printer{w: w}, &notes{}
 	stamp, because := planStamp(d)
-	p.para("", fmt.Sprintf("%s for %s, as %s runs it", stamp, inTokens(d.Job.SeqLen), e.To))
+	return emission(w, fmt.Sprintf("%s for %s, as %s runs it", stamp, inTokens(d.Job.SeqLen), e.To), because, e, file)
+}
+
+// PipelineEmission is Emission of a plan of a pipeline.
+func PipelineEmission(w io.Writer, d *pipeline.Document, e *emit.Emission, file string) error {
+	all := units.Tokens(0)
+	for _, n := range d.Lengths {
+		all += n
+	}
+	head := fmt.Sprintf("%s plan of %s as a pipeline: %s (%s), as %s runs it", stampOf(d.Simulated, d.Chosen()), orNone(d.Name), plural(len(d.Lengths), "sequence"), inTokens(all), e.To)
+	return emission(w, head, "prices: "+d.Prices, e, file)
+}
+
+func emission(w io.Writer, head, because string, e *emit.Emission, file string) error {
+	p, n := &printer{w: w}, &notes{}
+	p.para("", head)
 	p.para("", because)
 	p.para("", fmt.Sprintf("a step takes %s (%s) as emitted, %s as planned: %s", estimate(e.Time), e.Time.Source, estimate(e.Planned), lost(e)))
 	p.printf("\n")

@@ -8,6 +8,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/emit"
+	"github.com/evenkeel/evenkeel/solver/pipeline"
 )
 
 func TestEmission(t *testing.T) {
@@ -66,5 +67,23 @@ FILE is the lines above (-o writes them): run it
 	plan.Simulated = true
 	if got := shown(""); !strings.HasPrefix(got, "SIMULATED plan for 4k tokens, as megatron runs it\n") {
 		t.Error(got)
+	}
+}
+
+func TestPipelineEmission(t *testing.T) {
+	about := costmodel.Estimate{Lo: 0.9, Mid: 1, Hi: 1.1, Source: costmodel.Measured}
+	e := &emit.Emission{To: "megatron", Text: "{}\n", Use: "run it", Time: about, Planned: about, Fields: []emit.Field{{Name: "layers", Plan: "5, 3", Emitted: "5, 3", Verdict: emit.Exact}}}
+	d := &pipeline.Document{Name: "llama", Prices: "laws of somebody", Simulated: true, Lengths: []units.Tokens{4096, 2048}}
+	var b strings.Builder
+	if err := PipelineEmission(&b, d, e, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"SIMULATED plan of llama as a pipeline: 2 sequences (6k tokens), as megatron runs it\nprices: laws of somebody\n",
+		"as planned: nothing is lost\n", "layers  5, 3  5, 3     exact\n", "\n{}\n", "FILE is the lines above",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q: %s", want, b.String())
+		}
 	}
 }

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/emit"
+	"github.com/evenkeel/evenkeel/solver/pipeline"
 	"github.com/spf13/cobra"
 )
 
@@ -32,16 +35,21 @@ func (a *app) emit() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "emit x.plan.json --to framework [--profile x.profile.json]",
 		Short: "Write what a training framework reads of a plan, and say what it loses",
-		Long: `Writes a plan of one sequence for a training framework:
+		Long: `Writes a plan of one sequence, or of a pipeline, for a training framework:
 
 ` + frameworks.String() + `
 No framework runs unequal heads, and most have equal tokens alone. So the fastest layout is
 taken that the framework can run and that fits, of all degrees and of the devices of the
 plan and of every layout beside it; every field of the plan is said to be exact, rounded or
 dropped, and what the step takes then by the same laws is beside it: what the framework costs,
-which is little on equal devices. evenkeel replay runs every plan as it is. --profile is as for solve. docs/frameworks.md says what each framework accepts.`,
+which is little on equal devices. evenkeel replay runs every plan as it is. --profile is as for solve.
+
+Plans of pipelines (solve --lengths --pipeline) are written for ` + strings.Join(emit.Staged(), ", ") + `: the
+fastest stages of as many ranks each, with layers of their own, and micro-batches of
+whole sequences, re-priced as pipelines. docs/frameworks.md says what each framework accepts.`,
 		Example: `  evenkeel emit a.plan.json --to megatron -o megatron.args
   evenkeel emit a.plan.json --to magi --profile p.profile.json -o partitions.json
+  evenkeel emit p.plan.json --to megatron -o p.json   # of a pipeline
   evenkeel emit a.plan.json --to megatron --strict   # exit 4 unless the framework runs the plan as it is`,
 		Args: args(cobra.ExactArgs(1), "one plan"),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -70,11 +78,7 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 	if err != nil {
 		return err
 	}
-	kind, _, _ := strings.Cut(schema, "/")
-	if want, _, _ := strings.Cut(solver.PlanSchema, "/"); kind != want {
-		return usagef("emit %s: is an %s; want a plan of one sequence (solve --seq-len -o)", path, schema)
-	}
-	plan, _, err := loadPlan(path, schema)
+	plan, err := emittable(path, schema)
 	if err != nil {
 		return err
 	}
@@ -90,11 +94,11 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 	if err := to.probe(); err != nil {
 		return err
 	}
-	laws, err := q.lawsOf(unassumed(plan.Job.Cluster))
+	laws, err := q.lawsOf(unassumed(plan.cluster()))
 	if err != nil {
 		return err
 	}
-	e, err := framework.Plan(c.Context(), plan, laws.profile)
+	e, err := plan.emit(c.Context(), framework, laws.profile)
 	if err != nil {
 		var no *emit.NotRunError
 		if errors.As(err, &no) || c.Context().Err() != nil {
@@ -107,11 +111,66 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 			return err
 		}
 	}
-	if err := a.print(e, func(w io.Writer) error { return results.Emission(w, plan, e, o.out) }); err != nil {
+	if err := a.print(e, func(w io.Writer) error { return plan.show(w, e, o.out) }); err != nil {
 		return err
 	}
 	if o.strict && !e.Exact() {
 		return errNotExact
 	}
 	return nil
+}
+
+// emitted is a plan that frameworks may run.
+type emitted interface {
+	cluster() costmodel.Cluster
+	emit(context.Context, emit.Framework, *costmodel.Profile) (*emit.Emission, error)
+	show(w io.Writer, e *emit.Emission, file string) error
+}
+
+// emittable reads a plan of one of the kinds that are emitted.
+func emittable(path, schema string) (emitted, error) {
+	is := func(of string) bool {
+		kind, _, _ := strings.Cut(schema, "/")
+		want, _, _ := strings.Cut(of, "/")
+		return kind == want
+	}
+	switch {
+	case is(solver.PlanSchema):
+		plan, _, err := loadPlan(path, schema)
+		return emittedSequence{plan}, err
+	case is(pipeline.Schema):
+		d := new(pipeline.Document)
+		if err := doc.Load(path, d); err != nil {
+			return nil, err
+		}
+		if !d.Priced() {
+			return nil, usagef("emit %s: %w", path, emit.UnpricedError{})
+		}
+		return emittedPipeline{d}, nil
+	}
+	return nil, usagef("emit %s: is an %s; want a plan of one sequence (solve --seq-len -o) or of a pipeline (solve --lengths --pipeline -o)", path, schema)
+}
+
+type emittedSequence struct{ *solver.Plan }
+
+func (p emittedSequence) cluster() costmodel.Cluster { return p.Job.Cluster }
+
+func (p emittedSequence) emit(ctx context.Context, f emit.Framework, laws *costmodel.Profile) (*emit.Emission, error) {
+	return f.Plan(ctx, p.Plan, laws)
+}
+
+func (p emittedSequence) show(w io.Writer, e *emit.Emission, file string) error {
+	return results.Emission(w, p.Plan, e, file)
+}
+
+type emittedPipeline struct{ *pipeline.Document }
+
+func (p emittedPipeline) cluster() costmodel.Cluster { return p.Job.Cluster }
+
+func (p emittedPipeline) emit(ctx context.Context, f emit.Framework, laws *costmodel.Profile) (*emit.Emission, error) {
+	return f.Pipeline(ctx, p.Document, laws)
+}
+
+func (p emittedPipeline) show(w io.Writer, e *emit.Emission, file string) error {
+	return results.PipelineEmission(w, p.Document, e, file)
 }

@@ -59,7 +59,7 @@ var allowed = map[string][]string{
 	"solver/internal/evenkeel":     {"solver/internal/strategy", "solver/internal/analytic", "costmodel", "costmodel/op", "internal/units", "internal/ended"},
 	"solver/internal/bound":        {"costmodel", "costmodel/op", "internal/units"},
 	"solver":                       {"solver/internal/strategy", "solver/internal/bound", "solver/internal/evenkeel", "solver/internal/hexiseq", "solver/internal/baseline", "solver/internal/analytic", "solver/recommend", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
-	"solver/emit":                  {"solver", "costmodel", "costmodel/op", "internal/units"},
+	"solver/emit":                  {"solver", "solver/pipeline", "costmodel", "costmodel/op", "costmodel/pipeline", "internal/units"},
 	"serve":                        {"solver/batch", "costmodel", "costmodel/pipeline", "internal/units", "internal/doc"},
 	"python":                       {},
 	"replay/comparison":            {"replay", "fit", "costmodel", "costmodel/multitask", "costmodel/pipeline", "internal/units", "internal/stats"},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
 )
@@ -52,7 +53,8 @@ type Emission struct {
 	Fields    []Field            `json:"fields"`
 	Notes     []string           `json:"notes,omitempty"`
 
-	Layout costmodel.Layout `json:"-"` // that the framework runs
+	Layout   costmodel.Layout `json:"-"` // that the framework runs of a sequence
+	Pipeline *pipeline.Plan   `json:"-"` // or of a batch in stages
 }
 
 // Exact says whether the framework runs the plan as it is.
@@ -65,13 +67,20 @@ type NotRunError struct {
 	Framework string
 	Reason    string
 	Others    []string // frameworks that run plans of the kind
+	Full      bool     // for want of memory
 }
 
 // Error is the reason and the way out.
 func (e *NotRunError) Error() string {
 	another := ""
+	if e.Full {
+		another = "a plan for more devices or of shorter sequences, "
+	}
 	if len(e.Others) > 0 {
-		another = fmt.Sprintf("another framework (--to %s), or ", strings.Join(e.Others, ", "))
+		another += fmt.Sprintf("another framework (--to %s), or ", strings.Join(e.Others, ", "))
+	}
+	if another != "" && len(e.Others) == 0 {
+		another += "or "
 	}
 	return fmt.Sprintf("%s cannot run this: %s; way out: %sevenkeel replay and the Python package, which run every plan", e.Framework, e.Reason, another)
 }
@@ -288,7 +297,7 @@ func (f Framework) best(x *asked) (*variant, error) {
 		if full != nil && x.refused != nil { // more ranks might have the memory
 			why += ", and not on all ranks: " + x.refused.Error()
 		}
-		return nil, &NotRunError{Framework: f.Name, Reason: why, Others: but(Names(), f.Name)}
+		return nil, &NotRunError{Framework: f.Name, Reason: why, Others: but(Names(), f.Name), Full: full != nil}
 	}
 	return best, nil
 }
