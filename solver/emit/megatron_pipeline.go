@@ -116,7 +116,7 @@ func layoutOf(stages []costs.Stage) string {
 }
 
 func (megatron) notesStaged(v *stagedVariant) []string {
-	notes := []string{"the loader has to hand over the plan's sequences in its order, none longer than planned; the next batch is planned on the same stages by solve --stages-of, and emitted on them"}
+	notes := []string{"the loader has to hand over the plan's sequences in its order, none longer than planned; a run of several batches keeps its stages: plan all of them, this one too, on those of one plan (solve --stages-of), which emit keeps"}
 	if len(v.plan.Stages) > 1 {
 		notes = append(notes, "messages between stages are priced as sent beside computing; Megatron-LM waits for each where stages are not interleaved")
 	}
