@@ -23,13 +23,20 @@ class Drawn:
     there, so that vector units of any width give the same bits. The functions of a normal generator do not.
     """
 
-    def __init__(self, seed: int, name: str, most: int = _PERIOD) -> None:
-        """most: elements that will be wanted, where that is known."""
-        salt = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:7], "big")
-        source = torch.Generator().manual_seed(salt)
-        bits = torch.randint(1 << 48, (min(most, _PERIOD),), generator=source)
-        parts = torch.stack([(bits >> shift) & 4095 for shift in (0, 12, 24, 36)])
-        self._values = (parts.sum(0) - 2 * 4095).float() * (math.sqrt(3.0) / 4096)
+    def __init__(self, seed: int, name: str) -> None:
+        self._salt = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:7], "big")
+        self._values = torch.empty(0)
+
+    def _first(self, n: int) -> Tensor:
+        """At least the first n values, or all there are. A million take a tenth of a second: no more are drawn than
+        are asked for, or where there are some already twice as many as those."""
+        n = min(n, _PERIOD)
+        if n > len(self._values):
+            n = min(max(n, 2 * len(self._values)), _PERIOD)
+            bits = torch.randint(1 << 48, (n,), generator=torch.Generator().manual_seed(self._salt))
+            parts = torch.stack([(bits >> shift) & 4095 for shift in (0, 12, 24, 36)])
+            self._values = (parts.sum(0) - 2 * 4095).float() * (math.sqrt(3.0) / 4096)
+        return self._values
 
     def rows(
         self, at: Tensor, width: int, lo: int = 0, hi: Optional[int] = None, *, dtype: torch.dtype,
@@ -38,14 +45,17 @@ class Drawn:
         """Rows `at` of the tensor [.., width], columns lo to hi: [len(at), hi - lo]."""
         columns = torch.arange(lo, width if hi is None else hi)
         out = torch.empty(len(at), len(columns), dtype=dtype, device=device)
+        values = self._first((int(at.max()) + 1) * width if len(at) else 0)
         step = max(1, _ROWS // max(1, len(columns)))
         for a in range(0, len(at), step):
-            index = (at[a:a + step, None] * width + columns).remainder_(len(self._values))
-            out[a:a + step] = self._values[index].to(dtype)
+            index = (at[a:a + step, None] * width + columns).remainder_(_PERIOD)
+            out[a:a + step] = values[index].to(dtype)
         return out
 
     def filled(self, *shape: int, dtype: torch.dtype, device: Any = None, scale: float = 1.0) -> Tensor:
         """The whole tensor, of any shape."""
         n = math.prod(shape)
-        times = -(-n // len(self._values))
-        return (self._values.repeat(times)[:n] * scale).view(shape).to(dtype=dtype, device=device)
+        values = self._first(n)
+        if n > _PERIOD:
+            values = values.repeat(-(-n // _PERIOD))
+        return (values[:n] * scale).view(shape).to(dtype=dtype, device=device)

@@ -36,7 +36,7 @@ class Loss:
         self.of, self.model, dtype = of, model, DTYPES[of.dtype]
         self._norm: list[Tensor] = []
         for name, about in (("norm", 1.0), *((("bias", 0.0),) if model.layer_norm else ())):
-            w = Drawn(of.seed, f"loss {name}", model.hidden).filled(model.hidden, dtype=torch.float32, scale=0.1)
+            w = Drawn(of.seed, f"loss {name}").filled(model.hidden, dtype=torch.float32, scale=0.1)
             self._norm.append((w + about).to(device=device, dtype=dtype).requires_grad_())
         self._head, self._bias = self._projection(device)
 
@@ -91,7 +91,7 @@ class Loss:
     def _projection(self, device: torch.device) -> tuple[Tensor, Optional[Tensor]]:
         """To the vocabulary [hidden, vocab], and its bias."""
         n = self.model.hidden
-        return Drawn(self.of.seed, "loss head", n * self.of.vocab).filled(
+        return Drawn(self.of.seed, "loss head").filled(
             n, self.of.vocab, dtype=DTYPES[self.of.dtype], device=device, scale=n ** -0.5), None
 
     def _logits(self, rows: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class Learning(Loss):
         else:
             self._leaf = self._table
         n = self.of.vocab
-        self._bias_leaf = Drawn(self.of.seed, "loss vocab_bias", n).filled(
+        self._bias_leaf = Drawn(self.of.seed, "loss vocab_bias").filled(
             n, dtype=self._leaf.dtype, device=device, scale=0.1).requires_grad_()
         return self._views()
 

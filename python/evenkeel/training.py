@@ -368,7 +368,7 @@ class Ends:
         self._out = None
 
     def _table(self, name: str, rows: int, lost: Lost, model: Model, device: torch.device) -> Tensor:
-        return Drawn(lost.seed, f"embedding {name}", rows * model.hidden).filled(
+        return Drawn(lost.seed, f"embedding {name}").filled(
             rows, model.hidden, dtype=DTYPES[lost.dtype], device=device, scale=model.hidden ** -0.5).requires_grad_()
 
 

@@ -8,7 +8,6 @@ two calls.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional, Sequence
 
@@ -120,7 +119,7 @@ class Layer:
         self.weights: dict[str, Tensor] = {}
         for name, shape in model.shapes().items():
             one = len(shape) == 1
-            w = Drawn(seed, f"{of}layer {number} {name}", math.prod(shape)).filled(
+            w = Drawn(seed, f"{of}layer {number} {name}").filled(
                 *shape, dtype=torch.float32, scale=0.1 if one else shape[0] ** -0.5
             )
             if "norm" in name and "bias" not in name:
