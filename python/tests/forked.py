@@ -1,4 +1,5 @@
-"""Processes of tests that need torch: forks of one that has imported it, which takes a second of a core each time.
+"""Processes of tests that need torch: forks of one that has imported it, and what is run, which takes a second of a
+core and more each time.
 
 What a process starts with otherwise, such as the program that evenkeel starts a rank with, the tests of
 evenkeel itself run."""
@@ -14,11 +15,14 @@ from multiprocessing.connection import Connection
 from typing import Any, Callable, Mapping, Optional
 from unittest import mock
 
-# Read by libraries when they are loaded, so before there are forks: a rank has one thread.
-_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# Read by libraries when they are loaded, so before there are forks: a rank has one thread. And where modules are: the
+# process that is forked knows only of this.
+_ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([_HERE, os.path.dirname(_HERE)])}
 
 _forking = multiprocessing.get_context("forkserver")
-_forking.set_forkserver_preload(["torch.distributed"])
+_forking.set_forkserver_preload(["torch.distributed", "preloaded"])
 
 
 class Forked:
@@ -32,7 +36,7 @@ class Forked:
         theirs = [Connection(asked, writable=False), Connection(written, readable=False)]
         self._process = _forking.Process(target=_run, args=(*theirs, answers, dict(env), call, args),
                                          daemon=True)
-        with mock.patch.dict(os.environ, _THREADS):
+        with mock.patch.dict(os.environ, _ENV):
             multiprocessing.forkserver.ensure_running()
         self._process.start()
         for end in theirs:
