@@ -17,7 +17,7 @@ from evenkeel import whole
 from evenkeel.tokens import positions
 from plans import Document, document
 
-TOKENS, HIDDEN, FFN, DIM, BYTES = 16384, 64, 256, 8, 4
+TOKENS, HIDDEN, FFN, DIM, BYTES = 4096, 64, 256, 8, 4
 Heads = list[tuple[int, int]]
 
 
@@ -123,7 +123,7 @@ def of(tokens: list[int], groups: list[Heads], q_heads: int, kv_heads: int, gate
     return plan
 
 
-QUARTER, UNEVEN = [TOKENS // 4] * 4, [2048, 6144, 5120, 3072]
+QUARTER, UNEVEN = [TOKENS // 4] * 4, [512, 1536, 1280, 768]
 PLANS = {
     "ring of two": of([TOKENS // 2] * 2, [[(0, 8)], [(1, 8)]], 8, 8, False),
     "ring": of(QUARTER, [[(r, 8)] for r in range(4)], 8, 8, False),
