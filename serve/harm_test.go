@@ -280,7 +280,7 @@ func TestLargeStepsAndOddNames(t *testing.T) {
 
 // What is not HTTP, or too much of it, ends the connection it came over and no more.
 func TestBytesThatAreNoRequest(t *testing.T) {
-	r := start(t, nil)
+	r := start(t, hasty)
 	for name, c := range map[string]struct {
 		send string
 		want []string
@@ -313,7 +313,7 @@ func TestBytesThatAreNoRequest(t *testing.T) {
 
 // A body that arrives byte by byte without an end is given up when its time is over.
 func TestABodyWithoutEnd(t *testing.T) {
-	r := start(t, nil)
+	r := start(t, hasty)
 	conn := r.dial()
 	fmt.Fprintf(conn, "POST /v1/plan HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
 	began := time.Now()

@@ -33,7 +33,10 @@ func TestRequestTimesAreByRoute(t *testing.T) {
 
 // Who hangs up while a plan is made was not refused for a full queue.
 func TestAClientThatHangsUpIsCountedAsGone(t *testing.T) {
-	r := start(t, func(c *Config) { c.Planners = []Planner{oneGroup{takes: time.Hour}, oneGroup{takes: time.Hour}} })
+	r := start(t, func(c *Config) {
+		hasty(c)
+		c.Planners = []Planner{oneGroup{takes: time.Hour}, oneGroup{takes: time.Hour}}
+	})
 	r.submitted(1, 3)
 	for route, method := range map[string]string{"plan": "POST /v1/plan", "fetch": "GET /v1/jobs/a/plans/1?wait_s=30"} {
 		method, path, _ := strings.Cut(method, " ")
