@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -20,7 +21,14 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 			return nil, nil, err
 		}
 		spot := NewSpot(sp.On, sp.at(pilotLevel))
+		if c.pilotsEnd() {
+			if err := c.leaveOut(spaces[i:], notTried); err != nil {
+				return nil, nil, err
+			}
+			break
+		}
 		c.report(Progress{Phase: "piloting", Now: spot, Done: i, Total: len(spaces)})
+		start := c.backend.Clock().Now()
 		one, err := c.once(ctx, spot)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -29,7 +37,7 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 			if first == "" {
 				first = failed(spot, asOpError(err).Class, asOpError(err).Err.Error())
 			}
-			if err := c.failure(visit{Spot: spot, line: linePoint}, err, c.now()); err != nil {
+			if err := c.failure(visit{Spot: spot, line: linePoint}, err, c.now(), start); err != nil {
 				return nil, nil, err
 			}
 			continue
@@ -49,6 +57,28 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 		return nil, nil, &GivenUpError{text}
 	}
 	return costs, able, nil
+}
+
+// Why a space is left out.
+const (
+	tooLong  = "points enough for a law take more time than a budget of %s has for them"
+	notTried = "workers were lost before, and half of the budget of %s was gone with them: not tried"
+)
+
+// leaveOut records the spaces for which there is no time, so that nobody has to guess why
+// they have no law.
+func (c *calibration) leaveOut(none []Space, why string) error {
+	for _, sp := range none {
+		spot := NewSpot(sp.On, sp.at(0))
+		p := &Point{
+			T: linePoint, Key: spot.Key(c.fingerprint), Spot: spot, Class: TooLong, At: c.now(),
+			Error: fmt.Sprintf(why, c.Budget),
+		}
+		if err := c.journal.Append(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // GivenUpError says that measuring came to little but failures. The recording, whose name
@@ -80,9 +110,10 @@ const (
 // failure that no second try would mend is recorded.
 func (c *calibration) cost(ctx context.Context, sp Space, spot Spot, one units.Seconds) (Cost, error) {
 	cost := Cost{PerUnit: one / units.Seconds(size(spot.Shape))}
+	start := c.backend.Clock().Now()
 	again, prepare, err := c.prepared(ctx, spot)
 	if err != nil {
-		return cost, c.note(ctx, spot, err)
+		return cost, c.note(ctx, spot, err, start)
 	}
 	cost.Prepare = prepare
 	// What grows with the shape is none of small ones': taken for the same of all, it would leave a
@@ -90,7 +121,7 @@ func (c *calibration) cost(ctx context.Context, sp Space, spot Spot, one units.S
 	if least := NewSpot(sp.On, sp.at(0)); prepare > overhead && least.Key("") != spot.Key("") {
 		_, fixed, err := c.prepared(ctx, least)
 		if err != nil {
-			return cost, c.note(ctx, least, err)
+			return cost, c.note(ctx, least, err, start)
 		}
 		cost.Prepare = min(prepare, max(0, fixed))
 		cost.PrepareCalls = float64((prepare - cost.Prepare) / again)
@@ -105,7 +136,7 @@ func (c *calibration) cost(ctx context.Context, sp Space, spot Spot, one units.S
 		}
 		t, err := c.tryOnce(ctx, larger)
 		if err != nil {
-			return cost, c.note(ctx, larger, err)
+			return cost, c.note(ctx, larger, err, start)
 		}
 		cost.PerUnit = min(cost.PerUnit, t/units.Seconds(size(larger.Shape)))
 		cost.Launch = max(0, one-cost.PerUnit*units.Seconds(size(spot.Shape)))
@@ -123,21 +154,21 @@ func (c *calibration) prepared(ctx context.Context, spot Spot) (one, prepare uni
 
 // note records a failure of a pilot that counts as the shape's own, such as a
 // hang; one that a fresh worker may not have is left to the points.
-func (c *calibration) note(ctx context.Context, spot Spot, err error) error {
+func (c *calibration) note(ctx context.Context, spot Spot, err error, start time.Time) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if asOpError(err).Class.retried() {
 		return nil
 	}
-	return c.failure(visit{Spot: spot, line: linePoint}, err, c.now())
+	return c.failure(visit{Spot: spot, line: linePoint}, err, c.now(), start)
 }
 
 // once runs a spot a few times and gives the time of one call; like a point, it
 // gets a second try on a fresh worker where that may help.
 func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error) {
 	one, err := c.tryOnce(ctx, spot)
-	if err != nil && ctx.Err() == nil && asOpError(err).Class.retried() {
+	if c.retry(ctx, err) {
 		c.drop(spot.On, "")
 		one, err = c.tryOnce(ctx, spot)
 	}
@@ -149,13 +180,14 @@ func (c *calibration) tryOnce(ctx context.Context, spot Spot) (units.Seconds, er
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
+	ctx, cancel := c.limited(ctx)
 	defer cancel()
 	err = x.Prepare(ctx, spot.Shape, c.inputSeed(spot))
 	var one units.Seconds
 	if err == nil {
 		one, _, err = warmUp(ctx, x)
 	}
+	err = c.cutOff(ctx, err)
 	if err != nil && asOpError(err).Lost {
 		c.drop(spot.On, "")
 	}
