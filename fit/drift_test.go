@@ -69,7 +69,7 @@ func (b driftBench) record(t testing.TB, rng *rand.Rand) []byte {
 			seconds *= 2
 		}
 		p := profile.Imported("gpu", shape, []float64{seconds})
-		p.T = kind
+		p.T, p.Key = kind, p.Spot.Key("f"+stack)
 		if b.clock > 0 {
 			p.Guard.GPU = &profile.GPUGuard{MinSMClock: b.clock, MaxSMClock: b.clock}
 		}
@@ -224,9 +224,14 @@ func TestAnotherFingerprintIsADrift(t *testing.T) {
 			h.Devices = append(h.Devices, op.DeviceType{Name: "gpu2", Model: "another", Fingerprint: "x", Parallel: 100})
 		}
 		write(h)
+		visit := func(on string, s op.Shape) {
+			p := profile.Imported(on, s, []float64{1e-3})
+			p.Key = p.Spot.Key(fingerprint)
+			write(p)
+		}
 		for i := range 6 {
-			write(profile.Imported("gpu", benchShape(4*i), []float64{1e-3}))
-			write(profile.Imported(group, op.AllReduce{Message: op.Message{Group: 2, Bytes: units.Bytes(1+i) << 20}}, []float64{1e-3}))
+			visit("gpu", benchShape(4*i))
+			visit(group, op.AllReduce{Message: op.Message{Group: 2, Bytes: units.Bytes(1+i) << 20}})
 		}
 		r, err := ReadRun("some.rec.jsonl", &buf)
 		if err != nil {

@@ -37,7 +37,7 @@ func point(kind string, shape op.Shape, result string) string {
 	if err != nil {
 		panic(err)
 	}
-	return fmt.Sprintf(`{"t":%q,"key":"k","on":"d","op":%q,"shape":%s,%s,"at":"2026-01-01T00:00:00Z","elapsed_s":1}`, kind, shape.Kind(), data, result)
+	return keyed("f", fmt.Sprintf(`{"t":%q,"key":"k","on":"d","op":%q,"shape":%s,%s,"at":"2026-01-01T00:00:00Z","elapsed_s":1}`, kind, shape.Kind(), data, result))
 }
 
 func layerOf(tokens units.Tokens) op.Layer {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
 
@@ -17,7 +19,9 @@ func importedText(times ...string) string {
 		`"machine":{"host":"","os":"","cpu":"","cores":0,"l1_data_bytes":0,"l2_bytes":0,"l3_bytes":0,"memory_bytes":0},` +
 		`"devices":[{"name":"gpu","model":"gpu","stack":"s","fingerprint":"aa","parallel":1,"memory_bytes":1}],"groups":[]}` + "\n")
 	for i, s := range times {
-		fmt.Fprintf(&b, `{"t":"point","key":"k","on":"gpu","op":"gemm","shape":{"pass":"fwd","m":%d,"n":64,"k":64,"dtype":%q},"times_s":[%s],"inner":1,"at":"","elapsed_s":0}`+"\n", 64*(1+i/2), [2]string{"bf16", "f16"}[i%2], s)
+		shape := op.GEMM{Pass: op.Forward, M: units.Tokens(64 * (1 + i/2)), N: 64, K: 64, DType: [2]op.DType{op.BF16, op.F16}[i%2]}
+		spot := profile.NewSpot("gpu", shape)
+		fmt.Fprintf(&b, `{"t":"point","key":%q,"on":"gpu","op":"gemm","shape":%s,"times_s":[%s],"inner":1,"at":"","elapsed_s":0}`+"\n", spot.Key("aa"), spot.Raw, s)
 	}
 	return b.String()
 }

@@ -132,11 +132,25 @@ func (d *reader) point(n int, data []byte) error {
 	if err := d.placed(&p); err != nil {
 		return d.wrap(n, err)
 	}
+	if err := d.keyed(n, &p); err != nil {
+		return err
+	}
 	visit := d.count(&p)
 	if visit == nil {
 		return nil
 	}
 	return d.wrap(n, visit(&p))
+}
+
+// keyed checks that a point's key is of its place and shape: a resumed calibration and
+// comparisons of recordings go by keys, laws by shapes, and both must mean the same point.
+func (d *reader) keyed(n int, p *Point) error {
+	key := p.Spot.Key(d.header.Fingerprint)
+	if p.Key == key {
+		return nil
+	}
+	return d.fail(n, "key", fmt.Sprintf("%q", p.Key), fmt.Sprintf("%s of %s on %s has the key %q in this recording", p.Op, p.Raw, p.On, key),
+		"the line was changed, or is of another recording: correct the file or make it again")
 }
 
 // count tallies a point by its kind and gives the visitor's function for it.

@@ -15,7 +15,8 @@ const header = `{"schema":"evenkeel.recording/v1","tool":"evenkeel 0.1.0","creat
 	`"groups":[{"name":"g","members":[{"device":"cpu:1","count":2}],"nodes":1,"link":"unix_socket"}],` +
 	`"protocol":{"min_samples":10,"min_samples_long":5,"long_s":0.1,"max_samples":200,"noise":0.005,"min_sample_s":0.0005,"point_time_s":0.1,"wait_limit":0.1,"max_discards":6}}`
 
-const point = `{"t":"point","key":"k","on":"cpu:1","op":"gemm","shape":{"pass":"fwd","m":64,"n":64,"k":64,"dtype":"f32"},"times_s":[0.001,0.002],"inner":1,"stop":"time","at":"2026-01-01T00:00:00Z","elapsed_s":0.1}`
+// Its key is the first 12 bytes of the SHA-256 of "f\ncpu:1\ngemm\n", the shape and "\n".
+const point = `{"t":"point","key":"8858a1101bb493beaa379706","on":"cpu:1","op":"gemm","shape":{"pass":"fwd","m":64,"n":64,"k":64,"dtype":"f32"},"times_s":[0.001,0.002],"inner":1,"stop":"time","at":"2026-01-01T00:00:00Z","elapsed_s":0.1}`
 
 func TestReadNamesWhatIsWrong(t *testing.T) {
 	swap := func(old, new string) string {
@@ -59,6 +60,8 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		"unknown place":      {swap(`"t":"point"`, `"t":"peer","place":"n9"`), `x.rec.jsonl:2: place: "n9": the header lists no such place of "cpu:1"`},
 		"unknown device":     {swap(`"cpu:1"`, `"cpu:9"`), `x.rec.jsonl:2: on: "cpu:9": the header lists no such device or group`},
 		"wrong ranks":        {swap(`"on":"cpu:1"`, `"on":"g"`), `x.rec.jsonl:2: on: "g" has 2 ranks, the shape has 1`},
+		"key of another":     {swap(`"m":64`, `"m":65`), `x.rec.jsonl:2: key: "8858a1101bb493beaa379706": gemm of {"pass":"fwd","m":65,"n":64,"k":64,"dtype":"f32"} on cpu:1 has the key "`},
+		"no key":             {swap(`"8858a1101bb493beaa379706"`, `""`), `x.rec.jsonl:2: key: "": gemm of {"pass":"fwd","m":64,"n":64,"k":64,"dtype":"f32"} on cpu:1 has the key "8858a1101bb493beaa379706" in this recording; the line was changed, or is of another recording: correct the file or make it again`},
 		"uneven rank times":  {swap(`"inner"`, `"rank_times_s":[[1]],"inner"`), "x.rec.jsonl:2: rank_times_s[0]: 1 samples: times_s has 2"},
 	} {
 		_, err := profile.Read("x.rec.jsonl", strings.NewReader(c.data), profile.Visitor{})

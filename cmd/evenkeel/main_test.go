@@ -2,12 +2,17 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/go-json-experiment/json"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -31,6 +36,7 @@ func TestStories(t *testing.T) {
 		},
 		UpdateScripts: slices.Contains(os.Args, "-update"),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"rekey": rekey,
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				want, err := strconv.Atoi(args[0])
 				if err != nil || neg {
@@ -49,4 +55,24 @@ func TestStories(t *testing.T) {
 			},
 		},
 	})
+}
+
+// rekey gives every point of a recording that a story changed the key of what it is now.
+func rekey(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: rekey recording")
+	}
+	data := ts.ReadFile(args[0])
+	header := regexp.MustCompile(`"fingerprint":"([^"]*)"`).FindStringSubmatch(data)
+	key := regexp.MustCompile(`"key":"[^"]*"`)
+	var out strings.Builder
+	for line := range strings.Lines(data) {
+		if key.MatchString(line) {
+			var s profile.Spot
+			ts.Check(json.Unmarshal([]byte(line), &s))
+			line = key.ReplaceAllLiteralString(line, fmt.Sprintf(`"key":%q`, s.Key(header[1])))
+		}
+		out.WriteString(line)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(out.String()), 0o644))
 }
