@@ -395,7 +395,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	d, err := a.contest(ctx, o, p, max(of.limit, of.longest))
 	var long *batch.TooLongError
 	if errors.As(err, &long) && long.Groups == "" { // of the fleet: flags are ways out
-		return tooLong{long, o}
+		return tooLong{long, o, o.lessFreeHelps(ctx, a.holds(slices.Max(of.lengths)))}
 	}
 	if err != nil {
 		return err
@@ -416,6 +416,22 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 type tooLong struct {
 	*batch.TooLongError
 	problem
+	less string // the way out of keeping memory free, if it is one
+}
+
+// holds says whether some group holds a sequence, as a problem prices them.
+func (a *app) holds(tokens units.Tokens) func(context.Context, problem) bool {
+	quiet := *a
+	quiet.quiet = true
+	one := []units.Tokens{tokens}
+	return func(ctx context.Context, o problem) bool {
+		prices, err := quiet.fromLaws(ctx, o, one)
+		if err != nil {
+			return false
+		}
+		p, err := batch.NewProblem(prices.Costs, one)
+		return err == nil && p.Feasible() == nil
+	}
 }
 
 // Unwrap gives what the exit code is of.
@@ -430,8 +446,8 @@ func (e tooLong) Error() string {
 	case e.recomputeGiven && costmodel.Recompute(e.recompute) == costmodel.RecomputeNone:
 		more = "no --recompute none, or " + more
 	}
-	if less := e.lessFree(); less != "" {
-		more += ", or maybe with " + less
+	if e.less != "" {
+		more += ", or with " + e.less
 	}
 	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most), e.sequences.shortened(e.Most), more)
 }

@@ -107,7 +107,7 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 	}
 	d, err := pipeline.Solve(ctx, p, o.take, clock, func(strategy string) { a.note("%s ...", strategy) })
 	if err != nil {
-		return o.pipelineError(err)
+		return o.pipelineError(err, func() string { return o.lessFreeHelps(ctx, a.hasPipeline(of.lengths, earlier)) })
 	}
 	prices.describe(d)
 	d.Rows = of.rows
@@ -161,13 +161,33 @@ func (s staged) onto(p *pipeline.Problem, earlier *pipeline.Document, without st
 	return nil
 }
 
-// pipelineError is why there is no plan, with the flags that are ways out.
-func (o problem) pipelineError(err error) error {
+// hasPipeline says whether a problem has a plan for a batch, on the stages of an earlier one if
+// there is one.
+func (a *app) hasPipeline(lengths []units.Tokens, earlier *pipeline.Document) func(context.Context, problem) bool {
+	quiet := *a
+	quiet.quiet = true
+	return func(ctx context.Context, o problem) bool {
+		prices, err := quiet.stagePrices(o, lengths)
+		if err != nil {
+			return false
+		}
+		p := &pipeline.Problem{Costs: prices.Costs, Stages: o.staged.stages, MIPTime: o.sequences.mipTime, Effort: o.effort}
+		if earlier != nil && p.OnStagesOf(earlier) != nil {
+			return false
+		}
+		_, err = pipeline.Solve(ctx, p, o.take, func() units.Seconds { return 0 }, nil)
+		return err == nil
+	}
+}
+
+// pipelineError is why there is no plan, with the flags that are ways out; less is that of
+// keeping memory free, if it is one.
+func (o problem) pipelineError(err error, less func() string) error {
 	if _, missing := errors.AsType[*costmodel.MissingLawError](err); missing {
 		return usageError{o.orReferences(err)}
 	}
 	if _, infeasible := errors.AsType[*pipeline.InfeasibleError](err); infeasible {
-		return fmt.Errorf("%w: %s", err, o.moreRoom(err))
+		return fmt.Errorf("%w: %s", err, o.moreRoom(err, less()))
 	}
 	if _, illegal := errors.AsType[*pipeline.IllegalError](err); illegal {
 		return usageError{fmt.Errorf("%w: another number of --stages, or of devices in --cluster", err)}
@@ -182,7 +202,7 @@ func (o problem) pipelineError(err error) error {
 }
 
 // moreRoom is the ways out of too little memory: shorter sequences give none to states.
-func (o problem) moreRoom(err error) string {
+func (o problem) moreRoom(err error, less string) string {
 	ways := "more devices in --cluster"
 	if o.staged.stagesOf != "" {
 		ways = fmt.Sprintf("stages of its own, without --stages-of %s", o.staged.stagesOf)
@@ -190,7 +210,7 @@ func (o problem) moreRoom(err error) string {
 	if costmodel.ZeRO(o.zero) != costmodel.Zero3 {
 		ways += ", --zero zero3"
 	}
-	if less := o.lessFree(); less != "" {
+	if less != "" {
 		ways += ", " + less
 	}
 	if full, ok := errors.AsType[*costs.NoRoomError](err); !ok || full.Memory.States < full.Memory.Capacity {

@@ -411,6 +411,21 @@ func (o problem) lessFree() string {
 	return solver.NothingKept("")
 }
 
+// lessFreeHelps is lessFree where it is tried and suffices: what fits says of a problem by
+// itself, within mostTries. What is not known by then is not named.
+func (o problem) lessFreeHelps(ctx context.Context, fits func(context.Context, problem) bool) string {
+	less := o.lessFree()
+	if less == "" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, mostTries)
+	defer cancel()
+	if o.reserve = "0%"; !fits(ctx, o) {
+		return ""
+	}
+	return less
+}
+
 // job puts the flags and files together.
 func (o problem) job(laws known) (costmodel.Job, error) {
 	seq, err := units.ParseTokens(o.seqLen)
