@@ -294,7 +294,10 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	if err := c.Contradicts(link, network); err != nil {
 		return Cluster{}, err
 	}
-	inside := linkChoice{LinkClasses(p), c.linkNames(), "--link"}
+	inside := linkChoice{measured: LinkClasses(p), stated: c.linkNames(), flag: "--link"}
+	for _, m := range c.members() {
+		inside.torch = cmp.Or(inside.torch, throughTorch(m.Device))
+	}
 	out := c
 	out.Nodes = slices.Clone(c.Nodes)
 	for i := range out.Nodes {
@@ -312,7 +315,8 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	if len(out.Nodes) < 2 && out.Network == "" {
 		return out, nil
 	}
-	between := linkChoice{inside.measured, inside.stated, "--network"}
+	between := inside
+	between.flag = "--network"
 	if err := between.fill(&out.Network, network, networkRate(p.Devices, c.members())); err != nil {
 		return Cluster{}, &FieldError{"network", fmt.Errorf("link between nodes: %w", err)}
 	}

@@ -109,6 +109,7 @@ func (c Cluster) members() []op.Member {
 type linkChoice struct {
 	measured, stated []string
 	flag             string
+	torch            string // the flag of calibrate that the devices' backend takes, if any (see throughTorch)
 }
 
 // fill settles an open class and checks a named one. The rate is that of the
@@ -123,7 +124,7 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 		name := c.anyName()
 		return fmt.Errorf("%q is a rate, and no name of a link class; to plan with a rate that you state, which counts as assumed, give it a name: %s %s=%s, or in the links of the cluster file {name: %s, bytes_per_s: %g}", *link, c.flag, name, perSecond(*link), name, float64(r))
 	case len(all) == 0:
-		return fmt.Errorf("the profile has no link class at all; %s%s", measureLinks, c.bySheet(*link, rate))
+		return fmt.Errorf("the profile has no link class at all; %s%s", c.measure(*link), c.bySheet(*link, rate))
 	case *link == "" && len(c.measured) == 1:
 		*link = c.measured[0]
 	case *link == "" && len(all) == 1:
@@ -136,7 +137,7 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 		if spelling.Nearest(*link, all) != "" { // a slip is not asked to become a class
 			return fmt.Errorf("link class %q is not in the profile%s", *link, nearest(*link, all))
 		}
-		return fmt.Errorf("link class %q is not in the profile%s; %s%s", *link, nearest(*link, all), measureLinks, c.bySheet(*link, rate))
+		return fmt.Errorf("link class %q is not in the profile%s; %s%s", *link, nearest(*link, all), c.measure(*link), c.bySheet(*link, rate))
 	}
 	return nil
 }
@@ -158,8 +159,10 @@ func (c linkChoice) anyName() string {
 	return "bus"
 }
 
-// measureLinks is the way out of a link class without laws.
-const measureLinks = "measure one: evenkeel calibrate --fresh --only send_recv"
+// measure is the way out of a link class without laws.
+func (c linkChoice) measure(link string) string {
+	return "measure one: evenkeel calibrate --fresh --only send_recv" + cmp.Or(throughTorch(link), c.torch)
+}
 
 // bySheet ends an error with what datasheets offer instead of a measurement, or with the flag
 // that states what they do not.

@@ -195,6 +195,12 @@ func TestResolve(t *testing.T) {
 		"open net":   {two, p, "nvlink", "", "link between nodes: the profile has the link classes nvlink, roce; choose with --network"},
 		"typo":       {two, p, "nvlnk", "", `link class "nvlnk" is not in the profile (did you mean "nvlink"?)`},
 		"no classes": {two, &Profile{Devices: p.Devices}, "", "", "measure one: evenkeel calibrate"},
+		"of gloo":    {two, p, "gloo_tcp", "", "measure one: evenkeel calibrate --fresh --only send_recv --backend torch; or plan"},
+		"of torch": {
+			Cluster{Nodes: []Node{node("n0", op.Member{Device: "torch_cpu:1", Count: 2})}},
+			&Profile{Devices: []op.DeviceType{{Name: "torch_cpu:1"}}}, "", "",
+			"no link class at all; measure one: evenkeel calibrate --fresh --only send_recv --backend torch; or plan",
+		},
 		"link twice": {named, p, "roce", "", "--link roce contradicts"},
 		"net twice":  {named, p, "", "nvlink", "--network nvlink contradicts"},
 	} {

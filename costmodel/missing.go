@@ -87,10 +87,17 @@ func (e *MissingLawError) beside() string {
 
 // measured is what a calibration is to be told besides the op.
 func (e *MissingLawError) measured() string {
-	if strings.HasPrefix(e.On, "torch_cpu:") { // without a GPU calibrate takes another backend unless told
-		return " --backend torch" + e.besides()
+	return throughTorch(cmp.Or(e.Link, e.On)) + e.besides()
+}
+
+// throughTorch is the flag without which calibrate does not measure a device type, a group or
+// a class of links: on a machine without a GPU it takes another backend unless told, whose
+// devices and links have other names.
+func throughTorch(on string) string {
+	if strings.Contains(on, "torch_cpu:") || strings.Contains(on, "gloo_tcp") {
+		return " --backend torch"
 	}
-	return e.besides()
+	return ""
 }
 
 func (e *MissingLawError) besides() string {

@@ -110,6 +110,10 @@ func TestMissingLawsOfLinksMayBeStated(t *testing.T) {
 				"; or plan with a rate that you state, which counts as assumed, such as --network net=25GB/s between nodes, --link net=25GB/s inside one, and --network bus=25GB/s between nodes, --link bus=25GB/s inside one",
 		},
 		{&MissingLawError{Op: op.KindNorm, On: "fast"}, "no law for norm on fast in the profile; measure it: evenkeel calibrate --fresh --only norm, then fit again"},
+		{
+			of(op.KindSendRecv, "gloo_tcp"), "no law for send_recv on links of class gloo_tcp in the profile; measure it: evenkeel calibrate --fresh --only send_recv --backend torch, then fit again" +
+				"; or plan with a rate that you state, which counts as assumed, such as --network gloo_tcp=25GB/s between nodes, --link gloo_tcp=25GB/s inside one",
+		},
 	} {
 		if c.err.Error() != c.want {
 			t.Errorf("%v\nwant %s", c.err, c.want)

@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // no more of these. It is empty where no law of the steps rests on the reason.
 func Settle(a, b *Step, reason string) string {
 	if reason == contentionTitle() {
-		return "; to settle it: evenkeel calibrate --fresh" // overlaps alone make no profile, and --only takes none
+		return settleContention(slices.Concat(a.devices(), b.devices()))
 	}
 	if device, ok := strings.CutPrefix(reason, trainingDoubt); ok {
 		return fmt.Sprintf("; to settle it, calibrate one %s, train a few steps on it (python/examples/train_step.py), and evenkeel fit --training", ModelOf(device))
@@ -43,7 +44,41 @@ func Settle(a, b *Step, reason string) string {
 	default:
 		rests = fmt.Sprintf(", on which %s of %s rest", strings.Join(ops, ", "), places)
 	}
-	return fmt.Sprintf("%s; to settle it, on %s: evenkeel calibrate --fresh --only %s", rests, places, strings.Join(ops, ","))
+	flags := ""
+	for _, l := range laws {
+		flags = cmp.Or(flags, throughTorch(l.Device+l.Group))
+	}
+	return fmt.Sprintf("%s; to settle it, on %s: evenkeel calibrate --fresh --only %s%s", rests, places, strings.Join(ops, ","), flags)
+}
+
+// settleContention says what measures how much messages slow computing beside them, which no
+// calibration of GPUs does. Overlaps alone make no profile, and --only takes none.
+func settleContention(devices []string) string {
+	const calibrate, replay = "evenkeel calibrate --fresh --backend torch", "evenkeel replay of the plan, then check"
+	onProcessor := func(d string) bool { return throughTorch(d) != "" }
+	switch processors := slices.ContainsFunc(devices, onProcessor); {
+	case processors && slices.ContainsFunc(devices, func(d string) bool { return !onProcessor(d) }):
+		return fmt.Sprintf("; to settle it: on processors %s, on the others %s", calibrate, replay)
+	case processors:
+		return "; to settle it: " + calibrate
+	}
+	return "; to settle it: " + replay
+}
+
+// devices are the types at work in the step.
+func (s *Step) devices() []string {
+	var all []string
+	for _, x := range s.sides {
+		for l := range x.laws {
+			if l.Device != "" {
+				all = append(all, l.Device)
+			}
+		}
+	}
+	for _, x := range s.turns {
+		all = append(all, x.devices()...)
+	}
+	return all
 }
 
 // restOn are the laws of the step that are in doubt for a reason.

@@ -82,7 +82,7 @@ func TestTheFastestPlanThatSurelyGainsIsRecommended(t *testing.T) {
 func TestADoubtfulGainSaysWhatSettlesIt(t *testing.T) {
 	plans := []*Plan{today("old", 10), doubtful("a", 7, 4)}
 	Best(plans)
-	const want = "gains 3 s +- 4 s over old, which the cost model cannot tell from nothing; most of the doubt is how much messages slow computing beside them (overlap); to settle it: evenkeel calibrate --fresh; or take the plan all the same: --take a"
+	const want = "gains 3 s +- 4 s over old, which the cost model cannot tell from nothing; most of the doubt is how much messages slow computing beside them (overlap); to settle it: evenkeel replay of the plan, then check; or take the plan all the same: --take a"
 	if got := plans[1].InDoubt(plans[0]); got != want {
 		t.Errorf("%q", got)
 	}
