@@ -385,6 +385,8 @@ def _demand(call: Any, argument: str, since: str) -> None:
 def _release(version: str) -> tuple[int, int]:
     """(2, 9) for 2.9.1+cpu. What was built on the way to a release may lack what that has: it counts as the one
     before."""
+    # The worker that measures has the same two lines: it is unpacked without this package, and the hash
+    # of its files is in the names of what was measured, so that a module for both would make that another device's.
     major, minor, rest = (version.split(".", 2) + ["0", "0"])[:3]
     return int(major), int(minor) - (1 if "a" in rest.split("+")[0] or "dev" in rest else 0)
 
