@@ -125,12 +125,7 @@ func models(members []op.Member) []string {
 	return slices.Compact(names)
 }
 
-// AssumeLinks is AssumeLinksBeside of who measured no link.
-func AssumeLinks(p *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, error) {
-	return AssumeLinksBeside(p, &costmodel.Profile{}, c)
-}
-
-// AssumeLinksBeside completes a cluster with links that nobody measured: it names the link
+// AssumeLinks completes a cluster with links that nobody measured: it names the link
 // classes that the cluster leaves open, between nodes and between unlike devices of a
 // node, and adds their groups and assumed laws to the profile. The names of the cluster
 // must be those of device types (see costmodel.Cluster.Resolve).
@@ -142,7 +137,7 @@ func AssumeLinks(p *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, 
 //
 // Errors name the device whose datasheet lacks a rate, or the classes among which nothing
 // decides, and the flag that chooses a link class.
-func AssumeLinksBeside(p, own *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, error) {
+func AssumeLinks(p, own *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, error) {
 	out := c
 	out.Nodes = slices.Clone(c.Nodes)
 	for i := range out.Nodes {

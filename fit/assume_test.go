@@ -229,7 +229,7 @@ func assumedLinks(t *testing.T, p *costmodel.Profile, text string) costmodel.Clu
 	if c, err = c.Named(p); err != nil {
 		t.Fatal(err)
 	}
-	if c, err = AssumeLinks(p, c); err != nil {
+	if c, err = AssumeLinks(p, &costmodel.Profile{}, c); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Validate(); err != nil {
@@ -366,7 +366,7 @@ func TestAssumeLinksOfUnmeasuredDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err = AssumeLinks(p, c); err != nil || c.Nodes[0].Link != DeviceLink || c.Network != "" {
+	if c, err = AssumeLinks(p, &costmodel.Profile{}, c); err != nil || c.Nodes[0].Link != DeviceLink || c.Network != "" {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	l, factor, err := costmodel.NewCallPredictor(p).Over(DeviceLink, op.KindSendRecv, c.Nodes[0].Devices)
@@ -409,7 +409,7 @@ func TestAssumeLinksRefusesSilentSheets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := AssumeLinks(p, c); err == nil || !strings.Contains(err.Error(), "no link between gpu/engine and others") || !strings.HasSuffix(err.Error(), x.want) {
+		if _, err := AssumeLinks(p, &costmodel.Profile{}, c); err == nil || !strings.Contains(err.Error(), "no link between gpu/engine and others") || !strings.HasSuffix(err.Error(), x.want) {
 			t.Errorf("%s: error %v, want %q", cluster, err, x.want)
 		}
 	}
@@ -442,7 +442,7 @@ func TestAssumedNetworkHoldsPublishedLogs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c, err = AssumeLinks(p, c); err != nil {
+		if c, err = AssumeLinks(p, &costmodel.Profile{}, c); err != nil {
 			t.Fatal(err)
 		}
 		members := []op.Member{{Device: "gpu/engine", Count: 8 * row.nodes}}

@@ -69,7 +69,7 @@ func TestMeasuredNetworkIsTheNetwork(t *testing.T) {
 		p := beside(own, "gpu")
 		c := named(t, p, "2x8 gpu/engine")
 		c.Network = network
-		c, err := AssumeLinksBeside(p, own, c)
+		c, err := AssumeLinks(p, own, c)
 		if err != nil || c.Network != "ib" || c.Nodes[0].Link != "nvlink" {
 			t.Fatalf("network %q: %+v, %v", network, c, err)
 		}
@@ -104,7 +104,7 @@ func TestNetworksThatOwnLawsLeaveAlone(t *testing.T) {
 	} {
 		p := beside(x.own, "gpu")
 		x.c.Nodes = named(t, p, "2x8 gpu/engine").Nodes
-		c, err := AssumeLinksBeside(p, x.own, x.c)
+		c, err := AssumeLinks(p, x.own, x.c)
 		if err != nil || c.Network != x.want {
 			t.Errorf("%s: network %q, %v; want %s", name, c.Network, err, x.want)
 		}
@@ -123,16 +123,16 @@ func TestMeasuredNetworksToChooseFrom(t *testing.T) {
 	own.Devices, own.Groups, own.Laws = append(own.Devices, eth.Devices...), append(own.Groups, eth.Groups...), append(own.Laws, eth.Laws...)
 	p := beside(own, "a", "b")
 	c := named(t, p, "1x8 a/engine + 1x8 b/engine")
-	if _, err := AssumeLinksBeside(p, own, c); err == nil || err.Error() != "the profile has collectives between nodes over the link classes eth, ib; choose with --network" {
+	if _, err := AssumeLinks(p, own, c); err == nil || err.Error() != "the profile has collectives between nodes over the link classes eth, ib; choose with --network" {
 		t.Errorf("error %v", err)
 	}
-	if c, err := AssumeLinksBeside(p, own, named(t, p, "2x8 a/engine")); err != nil || c.Network != "ib" {
+	if c, err := AssumeLinks(p, own, named(t, p, "2x8 a/engine")); err != nil || c.Network != "ib" {
 		t.Errorf("of one: %q, %v", c.Network, err)
 	}
 	both := overLink("opa", 2, all, "a", "b")
 	own.Groups, own.Laws = append(own.Groups, both.Groups...), append(own.Laws, both.Laws...)
 	p = beside(own, "a", "b")
-	if c, err := AssumeLinksBeside(p, own, c); err != nil || c.Network != "opa" {
+	if c, err := AssumeLinks(p, own, c); err != nil || c.Network != "opa" {
 		t.Errorf("of both: %q, %v", c.Network, err)
 	}
 }
@@ -149,7 +149,7 @@ func TestMeasuredNetworkOfSomeModels(t *testing.T) {
 			s.NetPerS = 1e9
 		}
 	})
-	c, err := AssumeLinksBeside(p, own, named(t, p, "2x8 a/engine + 2x8 b/engine"))
+	c, err := AssumeLinks(p, own, named(t, p, "2x8 a/engine + 2x8 b/engine"))
 	if err != nil || c.Network != "ib" {
 		t.Fatal(c.Network, err)
 	}
@@ -169,7 +169,7 @@ func TestMeasuredNetworkOfSomeModels(t *testing.T) {
 	}
 	own = overLink("ib", 2, []op.Kind{op.KindAllReduce}, "a", "b")
 	p = beside(own, "a", "b")
-	if c, err = AssumeLinksBeside(p, own, named(t, p, "2x8 a/engine + 2x8 b/engine")); err != nil {
+	if c, err = AssumeLinks(p, own, named(t, p, "2x8 a/engine + 2x8 b/engine")); err != nil {
 		t.Fatal(err)
 	}
 	if l := askNetwork(t, p, c, op.KindAllReduce, of("a", 16)); l.Assumed != "" {
@@ -190,7 +190,7 @@ func TestOnlyLinkClassStandsForOpenOnes(t *testing.T) {
 		own.Groups, own.Laws, own.Devices = wire.Groups, append(own.Laws, wire.Laws...), append(own.Devices, wire.Devices...)
 		eachSheet(own, silent)
 		p := *own
-		c, err := AssumeLinksBeside(&p, own, named(t, own, cluster))
+		c, err := AssumeLinks(&p, own, named(t, own, cluster))
 		if err != nil {
 			t.Errorf("%s: %v", cluster, err)
 			continue
@@ -219,7 +219,7 @@ func TestSeveralLinkClassesAreNamed(t *testing.T) {
 		own.Devices, own.Groups = append(own.Devices, x.more.Devices...), append(own.Groups, x.more.Groups...)
 		p := beside(own, "a", "b")
 		eachSheet(p, func(_ string, s *op.Sheet) { *s = op.Sheet{} })
-		_, err := AssumeLinksBeside(p, own, named(t, p, "1x(1 a/engine + 1 b/engine)"))
+		_, err := AssumeLinks(p, own, named(t, p, "1x(1 a/engine + 1 b/engine)"))
 		if err == nil || err.Error() != "no link between a/engine and others was measured, and its datasheet names no rate; name a link class that the profile was measured over "+x.want {
 			t.Errorf("%s: error %v", name, err)
 		}

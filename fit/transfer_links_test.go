@@ -82,7 +82,7 @@ func TestLinksAreLentBetweenEqualLinks(t *testing.T) {
 		}
 		sheet := alone(measured)
 		node := costmodel.Node{Name: "n", Devices: []op.Member{{Device: measured.Devices[0].Name, Count: 4}}}
-		c, err := AssumeLinks(sheet, costmodel.Cluster{Nodes: []costmodel.Node{node}})
+		c, err := AssumeLinks(sheet, &costmodel.Profile{}, costmodel.Cluster{Nodes: []costmodel.Node{node}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -130,7 +130,7 @@ func mixedCosts(t testing.TB, s flexSetting) *groupcost.Costs {
 	if cluster, err = cluster.Named(p); err != nil {
 		t.Fatal(err)
 	}
-	if cluster, err = fit.AssumeLinks(p, cluster); err != nil {
+	if cluster, err = fit.AssumeLinks(p, &costmodel.Profile{}, cluster); err != nil {
 		t.Fatal(err)
 	}
 	if cluster, err = cluster.Resolve(p, "", ""); err != nil {

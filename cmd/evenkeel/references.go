@@ -275,7 +275,7 @@ func (o problem) referenced(cluster costmodel.Cluster, own []profiles.Reference)
 	if err := cluster.Contradicts(o.link, o.network); err != nil {
 		return known{}, o.ofCluster(err)
 	}
-	if cluster, err = fit.AssumeLinksBeside(k.profile, ofUser(merged), chosenLinks(cluster, o)); err != nil {
+	if cluster, err = fit.AssumeLinks(k.profile, ofUser(merged), chosenLinks(cluster, o)); err != nil {
 		return known{}, o.ofCluster(err)
 	}
 	if k.cluster, err = cluster.Resolve(k.profile, "", ""); err != nil {

@@ -15,6 +15,10 @@ import (
 //	( SquareToken ((C+s)² - C²) + Token s + Σ (SquareToken s² + Token s) ) / (L d) + Each / L
 //
 // a third of it forward. All bytes are of a device.
+//
+// No command plans by it: by its hand-made numbers the tests of the planners and the evidence
+// that sets them beside the paper's price pipelines. It is here and not among tests since
+// those are of several packages, and what prices are made of is this one's own.
 type Published struct {
 	Devices, PerNode   int
 	Layers             int

@@ -29,7 +29,7 @@ func Job(t testing.TB, model costmodel.Model, cluster string, seq units.Tokens) 
 	if c, err = c.Named(profile); err != nil {
 		t.Fatal(err)
 	}
-	if c, err = fit.AssumeLinks(profile, c); err != nil {
+	if c, err = fit.AssumeLinks(profile, &costmodel.Profile{}, c); err != nil {
 		t.Fatal(err)
 	}
 	return profile, costmodel.Job{
