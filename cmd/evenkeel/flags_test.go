@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -34,5 +37,56 @@ func TestFlagsOfOneValueRefuseASecond(t *testing.T) {
 	}
 	if refused < 60 {
 		t.Errorf("only %d flags were tried", refused)
+	}
+}
+
+// The help of every verb of many flags lists each of them once, in a group with a title, and
+// no flag that the verb does not have.
+func TestFlagsOfLargeVerbsAreInGroups(t *testing.T) {
+	for _, verb := range new(app).root().Commands() {
+		verb.InitDefaultHelpFlag()
+		var flags []string
+		verb.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { flags = append(flags, f.Name) })
+		of := flagGroups(verb.Name())
+		if len(of) == 0 {
+			if len(flags) >= groupedFrom {
+				t.Errorf("%s: %d flags in one list", verb.Name(), len(flags))
+			}
+			continue
+		}
+		var grouped []string
+		for _, g := range of {
+			grouped = append(grouped, strings.Fields(g.flags)...)
+		}
+		slices.Sort(grouped)
+		slices.Sort(flags)
+		if !slices.Equal(grouped, flags) {
+			t.Errorf("%s has the flags %v, in groups are %v", verb.Name(), flags, grouped)
+		}
+		var out, errOut bytes.Buffer
+		if code := run([]string{verb.Name(), "--help"}, strings.NewReader(""), &out, &errOut); code != exitDone || errOut.Len() > 0 {
+			t.Fatalf("%s --help: exit code %d, %s", verb.Name(), code, &errOut)
+		}
+		_, all, _ := strings.Cut(out.String(), "Examples:")
+		list := all
+		for _, g := range of {
+			at := strings.Index(list, "\n"+g.title+":\n")
+			if at < 0 {
+				t.Fatalf("%s --help has no %q:\n%s", verb.Name(), g.title, list)
+			}
+			list = list[at+1:]
+			first, _, _ := strings.Cut(g.flags, " ")
+			if line := strings.Split(list, "\n")[1]; !strings.Contains(line, "--"+first+" ") {
+				t.Errorf("%s --help: below %q stands %q, want --%s", verb.Name(), g.title, line, first)
+			}
+		}
+		for _, name := range flags {
+			if n := strings.Count(all, "\n      --"+name+" ") + strings.Count(all, "\n  -"+name[:1]+", --"+name+" "); n != 1 {
+				t.Errorf("%s --help lists --%s %d times", verb.Name(), name, n)
+			}
+		}
+		if !strings.Contains(list, "\n\nGlobal Flags:\n") || strings.Contains(all, "\nFlags:\n") {
+			t.Errorf("%s --help ends with %q", verb.Name(), list)
+		}
 	}
 }

@@ -143,6 +143,7 @@ Results go to stdout, progress and warnings to stderr.`,
 			c.Args = isVerb
 		}
 	}
+	groupFlags(root)
 	return root
 }
 
