@@ -268,7 +268,7 @@ func (c *calibration) beginRounds(ctx context.Context, inv *Inventory) (*Schedul
 	if err := c.journal.Append(s); err != nil {
 		return nil, err
 	}
-	return s, c.leaveOut(none, tooLong)
+	return s, c.leaveOut(none)
 }
 
 // families says how far the calls of every space's candidates may reach: as far

@@ -88,7 +88,7 @@ const (
 	Crashed     Class = "crashed"     // the worker died
 	Hung        Class = "hung"        // the worker missed its deadline and was killed
 	Throttled   Class = "throttled"   // every sample was taken while the hardware slowed itself down
-	TooLong     Class = "too_long"    // the budget has no time for the op's calls: never tried, or ended with it
+	TooLong     Class = "too_long"    // the budget has no time for the op's calls; never tried
 )
 
 // retried says whether a failure may be the worker's rather than the point's,

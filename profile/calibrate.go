@@ -23,7 +23,7 @@ type Config struct {
 	// before the first is measured, spread over the shapes.
 	Chooser Chooser
 	// PointTimeout is the time for one point, preparation included, after which its worker
-	// counts as hung. What is left of the budget may leave it less: see Tolerance.
+	// counts as hung.
 	PointTimeout time.Duration
 }
 
@@ -40,17 +40,15 @@ type Past struct {
 	Done     map[string]bool // keys of points that were measured or failed for good
 	Again    map[string]bool // keys of points that are not to be visited a second time: they were, or must not be
 	Peers    map[peerKey]bool
-	Spent    time.Duration   // measuring time of all earlier runs
-	Ended    EndReason       // why the newest run ended; "" if it did not reach its end
-	Measured []Visited       // first visits of points
-	Failed   int             // points without a result
-	Failure  string          // the first of them, with its cause
-	Cut      map[string]bool // keys of points that a budget had no time for when they were begun
-	LeftOut  []Spot          // the smallest shapes of spaces that were skipped because a call takes too long for the budget
+	Spent    time.Duration // measuring time of all earlier runs
+	Ended    EndReason     // why the newest run ended; "" if it did not reach its end
+	Measured []Visited     // first visits of points
+	Failed   int           // points without a result
+	Failure  string        // the first of them, with its cause
+	LeftOut  []Spot        // the smallest shapes of spaces that were skipped because a call takes too long for the budget
 }
 
-// Visited is a point that was measured; its times are 0 if it failed: that of a deadline says
-// nothing of what other visits take.
+// Visited is a point that was measured; Seconds is 0 if it failed.
 type Visited struct {
 	Spot
 	Seconds units.Seconds // median time of one call
@@ -73,24 +71,22 @@ func (p *Past) Complete(budget time.Duration) bool {
 
 // NewPast collects, as a Visitor, what a resume needs to know.
 func NewPast() (*Past, Visitor) {
-	p := &Past{Done: map[string]bool{}, Again: map[string]bool{}, Peers: map[peerKey]bool{}, Cut: map[string]bool{}}
+	p := &Past{Done: map[string]bool{}, Again: map[string]bool{}, Peers: map[peerKey]bool{}}
 	spend := func(x *Point) error { p.Spent += time.Duration(x.Elapsed * float64(time.Second)); return nil }
 	return p, Visitor{
 		Header:   func(h *Header) error { p.Header = h; return nil },
 		Schedule: func(s *Schedule) error { p.Schedule = s; return nil },
 		Point: func(x *Point) error {
-			tried := x.Class != TooLong || x.Elapsed > 0
-			if !x.OK() && tried {
+			if x.Class == TooLong {
+				p.LeftOut = append(p.LeftOut, x.Spot)
+				return nil // of no point that was scheduled
+			}
+			p.Done[x.Key] = true
+			if !x.OK() {
 				if p.Failed++; p.Failed == 1 {
 					p.Failure = failed(x.Spot, x.Class, x.Error)
 				}
 			}
-			if x.Class == TooLong {
-				p.LeftOut = append(p.LeftOut, x.Spot)
-				p.Cut[x.Key] = tried
-				return spend(x) // the point, if it was scheduled, is still to be measured
-			}
-			p.Done[x.Key] = true
 			if x.Class.final() {
 				p.Again[x.Key] = true
 			}
@@ -106,10 +102,7 @@ func NewPast() (*Past, Visitor) {
 }
 
 func visited(x *Point) Visited {
-	v := Visited{Spot: x.Spot}
-	if x.OK() {
-		v.Elapsed = units.Seconds(x.Elapsed)
-	}
+	v := Visited{Spot: x.Spot, Elapsed: units.Seconds(x.Elapsed)}
 	if len(x.Times) > 0 {
 		v.Seconds = units.Seconds(stats.Median(x.Times))
 	}
@@ -183,7 +176,6 @@ type calibration struct {
 	journal     Journal
 	report      func(Progress)
 	started     time.Time
-	until       time.Time // when no visit may last any longer; zero while spaces are piloted
 	protocol    Protocol
 	fingerprint string
 	every       int                  // points between canaries
@@ -192,8 +184,6 @@ type calibration struct {
 	tried       int                  // visits of points of this run
 	failed      int                  // points of this run without times
 	lost        int                  // workers lost in a row
-	ended       bool                 // a worker was lost
-	cut         bool                 // the budget had no time for a visit that was begun
 	why         string               // the last failure
 	reached     int                  // how far progress was told: what is put off does not set it back
 }
@@ -251,7 +241,23 @@ func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, 
 	if err := c.journal.Append(s); err != nil {
 		return nil, err
 	}
-	return s, c.leaveOut(none, tooLong)
+	return s, c.leaveOut(none)
+}
+
+// leaveOut records the spaces for whose calls there is no time, so that nobody
+// has to guess why they have no law.
+func (c *calibration) leaveOut(none []Space) error {
+	for _, sp := range none {
+		spot := NewSpot(sp.On, sp.at(0))
+		p := &Point{
+			T: linePoint, Key: spot.Key(c.fingerprint), Spot: spot, Class: TooLong, At: c.now(),
+			Error: fmt.Sprintf("points enough for a law take more time than a budget of %s has for them", c.Budget),
+		}
+		if err := c.journal.Append(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // left is the time for measuring in what is left of a budget: at least half of that,
@@ -302,7 +308,6 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 	// those that there was no time for.
 	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)
 	deadline := start.Add(c.left(budget - past.countedSpent()))
-	c.until = deadline.Add(Tolerance(budget))
 	var r *rounds
 	if c.Chooser != nil && s.Families != nil {
 		r = c.rounds(c.inventory.Spaces, s, past)
@@ -334,7 +339,7 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 		return err
 	}
 	reason := EndDone
-	if !inTime || c.cut {
+	if !inTime {
 		reason = EndBudget
 	}
 	return c.journal.Append(End{T: lineEnd, At: c.now(), Reason: reason, Elapsed: c.backend.Clock().Now().Sub(start).Seconds()})
@@ -429,9 +434,6 @@ func (c *calibration) seconds(s *Schedule, past *Past) []visit {
 // repeat measures two of the canaries again, each round the next two.
 func (c *calibration) repeat(ctx context.Context, s *Schedule, round int) error {
 	for k := range min(2, len(s.Canaries)) {
-		if !c.backend.Clock().Now().Before(c.until) {
-			return nil
-		}
 		spot := s.Points[s.Canaries[(2*round+k)%len(s.Canaries)]]
 		if c.denied[spot.Key(c.fingerprint)] {
 			continue
@@ -460,7 +462,7 @@ func (c *calibration) healthy(tried int) error {
 func (c *calibration) point(ctx context.Context, v visit) (*Point, error) {
 	at, start := c.now(), c.backend.Clock().Now()
 	m, err := c.sample(ctx, v)
-	if c.retry(ctx, err) {
+	if err != nil && ctx.Err() == nil && asOpError(err).Class.retried() {
 		c.drop(v.On, v.peer)
 		m, err = c.sample(ctx, v)
 	}
@@ -468,7 +470,7 @@ func (c *calibration) point(ctx context.Context, v visit) (*Point, error) {
 		return nil, ctx.Err()
 	}
 	if err != nil {
-		return nil, c.failure(v, err, at, start)
+		return nil, c.failure(v, err, at)
 	}
 	c.lost = 0
 	p := &Point{
@@ -487,7 +489,7 @@ func (c *calibration) sample(ctx context.Context, v visit) (*sampling, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := c.limited(ctx)
+	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
 	defer cancel()
 	var m *sampling
 	if measures := quantity(v.Op); measures == op.Time {
@@ -495,7 +497,6 @@ func (c *calibration) sample(ctx context.Context, v visit) (*sampling, error) {
 	} else {
 		m, err = gaugePoint(ctx, x, v.Shape, c.inputSeed(v.Spot), measures)
 	}
-	err = c.cutOff(ctx, err)
 	if err != nil && asOpError(err).Lost {
 		c.drop(v.On, v.peer)
 	}
@@ -504,11 +505,9 @@ func (c *calibration) sample(ctx context.Context, v visit) (*sampling, error) {
 
 // failure records a point that could not be measured. Later visits of a point
 // are not recorded: its first measurement stands, or its failure.
-func (c *calibration) failure(v visit, err error, at string, start time.Time) error {
+func (c *calibration) failure(v visit, err error, at string) error {
 	e := asOpError(err)
-	c.ended = c.ended || e.Lost
-	c.cut = c.cut || e.Class == TooLong
-	if e.Class.final() || e.Class == TooLong {
+	if e.Class.final() {
 		c.denied[v.Key(c.fingerprint)] = true
 	}
 	if v.line == lineAgain || v.line == lineCanary {
@@ -519,7 +518,7 @@ func (c *calibration) failure(v visit, err error, at string, start time.Time) er
 	if e.Lost {
 		c.lost++
 	}
-	p := &Point{T: v.line, Key: v.Key(c.fingerprint), Spot: v.Spot, Place: v.peer, Class: e.Class, Error: e.Err.Error(), At: at, Elapsed: c.backend.Clock().Now().Sub(start).Seconds()}
+	p := &Point{T: v.line, Key: v.Key(c.fingerprint), Spot: v.Spot, Place: v.peer, Class: e.Class, Error: e.Err.Error(), At: at}
 	if e.Class == OutOfMemory {
 		p.Peak = v.Shape.Work().Bytes()
 	}
@@ -530,18 +529,16 @@ func (c *calibration) failure(v visit, err error, at string, start time.Time) er
 // executor opens and readies the executor of a place.
 func (c *calibration) executor(ctx context.Context, on, place string) (Executor, error) {
 	at := peerKey{on, place}
-	ctx, cancel := c.starting(ctx)
-	defer cancel()
 	if c.open[at] == nil {
 		x, err := c.backend.Open(ctx, on, place)
 		if err != nil {
-			return nil, asOpError(c.cutOff(ctx, err))
+			return nil, asOpError(err)
 		}
 		c.open[at] = x
 	}
 	if err := c.open[at].Ready(ctx); err != nil {
 		c.drop(on, place)
-		return nil, asOpError(c.cutOff(ctx, err))
+		return nil, asOpError(err)
 	}
 	return c.open[at], nil
 }

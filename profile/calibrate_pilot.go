@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -21,14 +20,7 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 			return nil, nil, err
 		}
 		spot := NewSpot(sp.On, sp.at(pilotLevel))
-		if c.pilotsEnd() {
-			if err := c.leaveOut(spaces[i:], notTried); err != nil {
-				return nil, nil, err
-			}
-			break
-		}
 		c.report(Progress{Phase: "piloting", Now: spot, Done: i, Total: len(spaces)})
-		start := c.backend.Clock().Now()
 		one, err := c.once(ctx, spot)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -37,7 +29,7 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 			if first == "" {
 				first = failed(spot, asOpError(err).Class, asOpError(err).Err.Error())
 			}
-			if err := c.failure(visit{Spot: spot, line: linePoint}, err, c.now(), start); err != nil {
+			if err := c.failure(visit{Spot: spot, line: linePoint}, err, c.now()); err != nil {
 				return nil, nil, err
 			}
 			continue
@@ -57,28 +49,6 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 		return nil, nil, &GivenUpError{text}
 	}
 	return costs, able, nil
-}
-
-// Why a space is left out.
-const (
-	tooLong  = "points enough for a law take more time than a budget of %s has for them"
-	notTried = "workers were lost before, and half of the budget of %s was gone with them: not tried"
-)
-
-// leaveOut records the spaces for which there is no time, so that nobody has to guess why
-// they have no law.
-func (c *calibration) leaveOut(none []Space, why string) error {
-	for _, sp := range none {
-		spot := NewSpot(sp.On, sp.at(0))
-		p := &Point{
-			T: linePoint, Key: spot.Key(c.fingerprint), Spot: spot, Class: TooLong, At: c.now(),
-			Error: fmt.Sprintf(why, c.Budget),
-		}
-		if err := c.journal.Append(p); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // GivenUpError says that measuring came to little but failures. The recording, whose name
@@ -110,10 +80,9 @@ const (
 // failure that no second try would mend is recorded.
 func (c *calibration) cost(ctx context.Context, sp Space, spot Spot, one units.Seconds) (Cost, error) {
 	cost := Cost{PerUnit: one / units.Seconds(size(spot.Shape))}
-	start := c.backend.Clock().Now()
 	again, prepare, err := c.prepared(ctx, spot)
 	if err != nil {
-		return cost, c.note(ctx, spot, err, start)
+		return cost, c.note(ctx, spot, err)
 	}
 	cost.Prepare = prepare
 	// What grows with the shape is none of small ones': taken for the same of all, it would leave a
@@ -121,7 +90,7 @@ func (c *calibration) cost(ctx context.Context, sp Space, spot Spot, one units.S
 	if least := NewSpot(sp.On, sp.at(0)); prepare > overhead && least.Key("") != spot.Key("") {
 		_, fixed, err := c.prepared(ctx, least)
 		if err != nil {
-			return cost, c.note(ctx, least, err, start)
+			return cost, c.note(ctx, least, err)
 		}
 		cost.Prepare = min(prepare, max(0, fixed))
 		cost.PrepareCalls = float64((prepare - cost.Prepare) / again)
@@ -136,7 +105,7 @@ func (c *calibration) cost(ctx context.Context, sp Space, spot Spot, one units.S
 		}
 		t, err := c.tryOnce(ctx, larger)
 		if err != nil {
-			return cost, c.note(ctx, larger, err, start)
+			return cost, c.note(ctx, larger, err)
 		}
 		cost.PerUnit = min(cost.PerUnit, t/units.Seconds(size(larger.Shape)))
 		cost.Launch = max(0, one-cost.PerUnit*units.Seconds(size(spot.Shape)))
@@ -154,21 +123,21 @@ func (c *calibration) prepared(ctx context.Context, spot Spot) (one, prepare uni
 
 // note records a failure of a pilot that counts as the shape's own, such as a
 // hang; one that a fresh worker may not have is left to the points.
-func (c *calibration) note(ctx context.Context, spot Spot, err error, start time.Time) error {
+func (c *calibration) note(ctx context.Context, spot Spot, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if asOpError(err).Class.retried() {
 		return nil
 	}
-	return c.failure(visit{Spot: spot, line: linePoint}, err, c.now(), start)
+	return c.failure(visit{Spot: spot, line: linePoint}, err, c.now())
 }
 
 // once runs a spot a few times and gives the time of one call; like a point, it
 // gets a second try on a fresh worker where that may help.
 func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error) {
 	one, err := c.tryOnce(ctx, spot)
-	if c.retry(ctx, err) {
+	if err != nil && ctx.Err() == nil && asOpError(err).Class.retried() {
 		c.drop(spot.On, "")
 		one, err = c.tryOnce(ctx, spot)
 	}
@@ -180,14 +149,13 @@ func (c *calibration) tryOnce(ctx context.Context, spot Spot) (units.Seconds, er
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := c.limited(ctx)
+	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
 	defer cancel()
 	err = x.Prepare(ctx, spot.Shape, c.inputSeed(spot))
 	var one units.Seconds
 	if err == nil {
 		one, _, err = warmUp(ctx, x)
 	}
-	err = c.cutOff(ctx, err)
 	if err != nil && asOpError(err).Lost {
 		c.drop(spot.On, "")
 	}

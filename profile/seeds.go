@@ -17,7 +17,7 @@ const onceShare = 0.25
 // visitFirsts makes the first visits of what is scheduled: what is measured once comes first,
 // for memory is best looked at before anything ran, but for no longer than its share; then
 // the points that laws cannot do without, which a round may have yet to choose; then what is
-// left of either, and at the end what took too long before.
+// left of either.
 func (c *calibration) visitFirsts(ctx context.Context, s *Schedule, past *Past, start, deadline time.Time, r *rounds, round func() (more, inTime bool, err error)) (inTime bool, err error) {
 	once := c.undone(s.Once, past, 0)
 	until := start.Add(time.Duration(onceShare * float64(deadline.Sub(start))))
@@ -27,13 +27,12 @@ func (c *calibration) visitFirsts(ctx context.Context, s *Schedule, past *Past, 
 		}
 		once = once[1:]
 	}
-	firsts, cut := putOff(c.firsts(s, past, 0), past, c.fingerprint)
-	seeds, others := c.seeds(s, firsts)
+	seeds, others := c.seeds(s, c.firsts(s, past, 0))
 	inTime, err = c.visitAll(ctx, s, seeds, deadline, r)
 	if err == nil && inTime && len(s.Points) == 0 {
 		_, inTime, err = round()
 	}
-	for _, todo := range [][]visit{once, others, cut} {
+	for _, todo := range [][]visit{once, others} {
 		if err == nil && inTime {
 			inTime, err = c.visitAll(ctx, s, todo, deadline, r)
 		}
