@@ -8,10 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/evenkeel/evenkeel/costmodel/op"
-	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/internal/keyed"
 )
 
 func TestVisitsThatDisagreeAreSettledByTheFaster(t *testing.T) {
@@ -47,16 +45,7 @@ func rowSpot(kind string, tokens int) string {
 }
 
 func pointLine(t, spot, rest string) string {
-	return keyed("0123456789abcdef", fmt.Sprintf(`{"t":%q,"key":"k",%s,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, t, spot, rest))
-}
-
-// keyed gives a line of a recording of a fingerprint the key of its point.
-func keyed(fingerprint, line string) string {
-	var s profile.Spot
-	if err := json.Unmarshal([]byte(line), &s); err != nil {
-		panic(err)
-	}
-	return strings.Replace(line, `"key":"k"`, fmt.Sprintf(`"key":%q`, s.Key(fingerprint)), 1)
+	return keyed.Line("0123456789abcdef", fmt.Sprintf(`{"t":%q,"key":"k",%s,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, t, spot, rest))
 }
 
 // What has no law though one was to be had is named, with the way to it; a point

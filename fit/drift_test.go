@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/keyed"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
@@ -337,7 +339,12 @@ func TestRecordingsThatCannotBeCompared(t *testing.T) {
 	if _, err := CompareRuns([]*Run{one, other}); err == nil || !strings.Contains(err.Error(), "gpu is another device in other.rec.jsonl (another chip)") {
 		t.Errorf("%v", err)
 	}
-	apart, err := ReadRun("apart.rec.jsonl", strings.NewReader(strings.ReplaceAll(text, `"gpu"`, `"gpu2"`)))
+	fingerprint := regexp.MustCompile(`"fingerprint":"([^"]*)"`).FindStringSubmatch(text)[1]
+	var renamed strings.Builder
+	for line := range strings.Lines(strings.ReplaceAll(text, `"gpu"`, `"gpu2"`)) {
+		renamed.WriteString(keyed.Line(fingerprint, line))
+	}
+	apart, err := ReadRun("apart.rec.jsonl", strings.NewReader(renamed.String()))
 	if err != nil {
 		t.Fatal(err)
 	}

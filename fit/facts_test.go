@@ -12,6 +12,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/keyed"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
@@ -37,7 +38,7 @@ func point(kind string, shape op.Shape, result string) string {
 	if err != nil {
 		panic(err)
 	}
-	return keyed("f", fmt.Sprintf(`{"t":%q,"key":"k","on":"d","op":%q,"shape":%s,%s,"at":"2026-01-01T00:00:00Z","elapsed_s":1}`, kind, shape.Kind(), data, result))
+	return keyed.Line("f", fmt.Sprintf(`{"t":%q,"key":"k","on":"d","op":%q,"shape":%s,%s,"at":"2026-01-01T00:00:00Z","elapsed_s":1}`, kind, shape.Kind(), data, result))
 }
 
 func layerOf(tokens units.Tokens) op.Layer {

@@ -187,7 +187,8 @@ func (s *Spot) decode() error {
 
 // Point is the result of one visit of a point: its samples, or the failure.
 type Point struct {
-	T   string `json:"t"` // "point" for the first visit, "again" for the second, "canary" or "peer"
+	T string `json:"t"` // "point" for the first visit, "again" for the second, "canary" or "peer"
+	// Key is that of the line's place, op and shape under the fingerprint of the header (Spot.Key).
 	Key string `json:"key"`
 	Spot
 	Place     string      `json:"place,omitempty"` // of a peer; else empty for the first place

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/keyed"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -19,7 +20,7 @@ func gaugedRecording(t *testing.T) *RecordingSummary {
 	t.Helper()
 	header := strings.Replace(recordingHeader, `"groups":[],`, `"groups":[],"places":[{"on":"cpu:1","name":"n0/c0","ranks":["n0/c0"]},{"on":"cpu:1","name":"n1/c0","ranks":["n1/c0"]}],`, 1)
 	line := func(kind, op, shape, rest string) string {
-		return keyed("0123456789abcdef", fmt.Sprintf(`{"t":%q,"key":"k","on":"cpu:1","op":%q,"shape":%s,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, kind, op, shape, rest))
+		return keyed.Line("0123456789abcdef", fmt.Sprintf(`{"t":%q,"key":"k","on":"cpu:1","op":%q,"shape":%s,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, kind, op, shape, rest))
 	}
 	norm := `{"tokens":64,"width":512,"dtype":"f32"}`
 	text := strings.Join([]string{

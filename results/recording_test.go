@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/keyed"
 	"github.com/evenkeel/evenkeel/profile"
 )
 
@@ -24,7 +23,7 @@ const normShape = `"on":"cpu:1","op":"norm","shape":{"tokens":%d,"width":512,"dt
 // 10 % above its first time, a resume and a torn last line.
 func recordingText() string {
 	point := func(t string, tokens int, rest string) string {
-		return keyed("0123456789abcdef", fmt.Sprintf(`{"t":%q,"key":"k",`+normShape+`,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, t, tokens, rest))
+		return keyed.Line("0123456789abcdef", fmt.Sprintf(`{"t":%q,"key":"k",`+normShape+`,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, t, tokens, rest))
 	}
 	return strings.Join([]string{
 		recordingHeader,
@@ -38,15 +37,6 @@ func recordingText() string {
 		`{"t":"end","at":"2026-01-31T12:00:00Z","reason":"budget","elapsed_s":3}`,
 		`{"t":"poi`,
 	}, "\n")
-}
-
-// keyed gives a line of a recording of a fingerprint the key of its point.
-func keyed(fingerprint, line string) string {
-	var s profile.Spot
-	if err := json.Unmarshal([]byte(line), &s); err != nil {
-		panic(err)
-	}
-	return strings.Replace(line, `"key":"k"`, fmt.Sprintf(`"key":%q`, s.Key(fingerprint)), 1)
 }
 
 func testRecording() *RecordingSummary {

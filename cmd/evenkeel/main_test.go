@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -11,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/evenkeel/evenkeel/profile"
-	"github.com/go-json-experiment/json"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/evenkeel/evenkeel/internal/keyed"
 )
 
 func TestMain(m *testing.M) {
@@ -64,15 +63,9 @@ func rekey(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	data := ts.ReadFile(args[0])
 	header := regexp.MustCompile(`"fingerprint":"([^"]*)"`).FindStringSubmatch(data)
-	key := regexp.MustCompile(`"key":"[^"]*"`)
 	var out strings.Builder
 	for line := range strings.Lines(data) {
-		if key.MatchString(line) {
-			var s profile.Spot
-			ts.Check(json.Unmarshal([]byte(line), &s))
-			line = key.ReplaceAllLiteralString(line, fmt.Sprintf(`"key":%q`, s.Key(header[1])))
-		}
-		out.WriteString(line)
+		out.WriteString(keyed.Line(header[1], line))
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(out.String()), 0o644))
 }

@@ -27,6 +27,7 @@ var allowed = map[string][]string{
 	"internal/ended":               {},
 	"internal/doc":                 {"internal/spelling"},
 	"internal/structure":           {},
+	"internal/keyed":               {"profile"},
 	"internal/reference":           {"fit", "results/profiles", "costmodel", "costmodel/op", "internal/units"},
 	"costmodel/op":                 {"internal/units", "internal/spelling"},
 	"costmodel":                    {"costmodel/op", "internal/units", "internal/doc", "internal/spelling"},
