@@ -146,6 +146,11 @@ func (h *Histogram) named(name string) (*Histogram, error) {
 // A bin that begins at 0 begins at 1: there are no sequences of no tokens.
 func parseRange(text string) (Bin, error) {
 	inner, low, high := strings.TrimSpace(text), units.Tokens(0), units.Tokens(0)
+	for end := range strings.SplitSeq(inner, "-") {
+		if thousands.MatchString(strings.TrimSpace(end)) {
+			return Bin{}, fmt.Errorf("%q: thousands set apart, or a range? write a length as 1024, a range as 11-50 or [32,64)", shorten(text))
+		}
+	}
 	if n := len(inner); n >= 2 && strings.ContainsAny(inner[:1], "[(") && strings.ContainsAny(inner[n-1:], "])") {
 		if inner[0] == '(' {
 			low++

@@ -221,7 +221,7 @@ func parseLength(text string) (units.Tokens, error) {
 	case errors.Is(err, strconv.ErrRange) || err == nil && v > float64(MaxLength):
 		return 0, fmt.Errorf("%s: above %d tokens: are these bytes or characters? of several columns name the one that counts tokens with --column", shorten(text), int64(MaxLength))
 	case err != nil && thousands.MatchString(text):
-		return 0, fmt.Errorf("%q: thousands set apart, or several lengths: put each on a line of its own, written as 1024", shorten(text))
+		return 0, fmt.Errorf("%q: thousands set apart, or several lengths: put each on a line of its own, in digits alone", shorten(text))
 	case err != nil && len(strings.FieldsFunc(text, isSeparator)) > 1:
 		return 0, fmt.Errorf("%q: more than one value: put one length on a line, or name the file .csv and the column", shorten(text))
 	case err != nil || math.IsNaN(v):
