@@ -117,7 +117,7 @@ func (d *Draft) guess(format string, args ...any) {
 func (d *Draft) devices(m *Machine, o Options) []op.Member {
 	var all []op.Member
 	given, own, told := o.Device, "", 0
-	if len(m.Named) == 1 && o.Model != nil { // of several it is not said which is whose
+	if len(m.Named) == 1 && m.NamedGPUs == len(m.GPUs) && o.Model != nil { // of several it is not said which is whose
 		own = o.Model(m.Named[0])
 	}
 	for _, g := range m.GPUs {

@@ -45,7 +45,12 @@ func TestDraft(t *testing.T) {
 	}
 	named := func(names ...string) *Machine {
 		m := machine(none[:2])
-		m.Named = names
+		m.Named, m.NamedGPUs = names, 2
+		return m
+	}
+	partly := func(names ...string) *Machine {
+		m := named(names...)
+		m.NamedGPUs = 1
 		return m
 	}
 	known := func(name string) string { return map[string]string{"NVIDIA X": "x"}[name] }
@@ -62,6 +67,7 @@ func TestDraft(t *testing.T) {
 		"a name, and more": {named("NVIDIA X"), Options{Model: known, Device: "x/cuda-12"}, "1x2 x/cuda-12", "pcie", 0, "the farthest meet at NODE"},
 		"another name":     {named("NVIDIA X"), Options{Model: known, Device: "y"}, "1x2 x", "pcie", 0, "the file names x, so --device y was not used"},
 		"unknown name":     {named("NVIDIA Z"), Options{Model: known}, "1x2 " + FillIn, "pcie", 0, "the file's names of GPUs are not of one model that is known"},
+		"name of one":      {partly("NVIDIA X"), Options{Model: known, Device: "y"}, "1x2 y", "pcie", 0, "the farthest meet at NODE"},
 		"two names":        {named("NVIDIA X", "NVIDIA Z"), Options{Model: known, Device: "y"}, "1x2 y", "pcie", 0, "the farthest meet at NODE"},
 		"chain":            {machine(none, [2]int{0, 1}, [2]int{1, 2}, [2]int{2, 3}), Options{Device: "x"}, "1x4 x", "nvlink", 0, "only 3 of 6 pairs are joined"},
 		"islands":          {machine(none, bridged...), Options{Device: "x"}, "1x4 x", "pcie", 0, "of each island (GPU0 GPU1) (GPU2 GPU3), so what crosses"},

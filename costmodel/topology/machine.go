@@ -25,7 +25,9 @@ type Machine struct {
 	// say what joins them.
 	Between [][]Path
 	Named   []string // the GPUs' own names, each once, where the file has them but not which is whose
-	Read    []string // what else the file says, in sentences
+	// NamedGPUs is how many GPUs have one of these.
+	NamedGPUs int
+	Read      []string // what else the file says, in sentences
 }
 
 // GPU is a GPU as a file names it.

@@ -70,7 +70,7 @@ func readMatrix(text string) (*Machine, error) {
 	if m == nil {
 		return nil, wrongf(0, "no matrix of nvidia-smi topo -m: no line begins with GPU0 and names the columns; write it with: nvidia-smi topo -m > topo.txt")
 	}
-	m.Named = named(text)
+	m.Named, m.NamedGPUs = named(text)
 	m.Read = append(m.Read, around(text, m.Named)...)
 	if len(peers) > 0 {
 		slices.Sort(peers)
@@ -261,15 +261,19 @@ func (t *table) machine() (*Machine, error) {
 }
 
 // named collects the GPUs' own names, which nvidia-smi -L, or the report of a framework's
-// environment, has around the matrix: GPU 0: NVIDIA H100 80GB HBM3 (UUID: ..), or
-// GPU 0,1: NVIDIA H20.
-func named(text string) (names []string) {
-	for _, g := range regexp.MustCompile(`(?m)^GPU \d[\d,]{0,400}: ([^\n(]{1,80}? \(UUID|(NVIDIA|Tesla|Quadro|TITAN) [^\n(]{1,70}?\s*$)`).FindAllStringSubmatch(text, maxDevices) {
-		if name := strings.TrimSpace(strings.TrimSuffix(g[1], "(UUID")); !slices.Contains(names, name) {
+// environment, has around the matrix, and counts the GPUs that have one: GPU 0: NVIDIA H100
+// 80GB HBM3 (UUID: ..), or GPU 0,1: NVIDIA H20.
+func named(text string) (names []string, gpus int) {
+	told := map[string]bool{}
+	for _, g := range regexp.MustCompile(`(?m)^GPU (\d[\d,]{0,400}): ([^\n(]{1,80}? \(UUID|(NVIDIA|Tesla|Quadro|TITAN) [^\n(]{1,70}?\s*$)`).FindAllStringSubmatch(text, maxDevices) {
+		for gpu := range strings.SplitSeq(g[1], ",") {
+			told[gpu] = true
+		}
+		if name := strings.TrimSpace(strings.TrimSuffix(g[2], "(UUID")); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
-	return names
+	return names, len(told)
 }
 
 // around is what to say of the text around the matrix. Below the names of nvidia-smi -L

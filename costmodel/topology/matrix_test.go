@@ -60,7 +60,7 @@ func TestMatrixVariants(t *testing.T) {
 		t.Errorf("an old driver's SOC, and nvidia-smi -L: %+v, %v", m, err)
 	}
 	m, err = read(Matrix, "GPU 0,1: NVIDIA A30\nGPU 0,1 Compute Capability: 8.0\nGPU 0: 45 C\n"+two)
-	if err != nil || len(m.Read) != 1 || m.Read[0] != "the GPUs call themselves NVIDIA A30" {
+	if err != nil || len(m.Read) != 1 || m.Read[0] != "the GPUs call themselves NVIDIA A30" || m.NamedGPUs != 2 {
 		t.Errorf("a framework's report: %+v, %v", m, err)
 	}
 	m, err = read(Matrix, "GPU 0: NVIDIA A30 (UUID: GPU-1)\n  MIG 2g.12gb     Device  0: (UUID: MIG-1)\n"+two)
