@@ -159,6 +159,7 @@ func (x *stages) best() (*stagedVariant, error) {
 			narrow = cmp.Or(narrow, err)
 			continue
 		}
+		narrow = nil // what counts is why there are none wider than all that were tried
 		v, err := x.on(job, n)
 		if x.ctx.Err() != nil {
 			return nil, x.ctx.Err()
@@ -176,7 +177,7 @@ func (x *stages) best() (*stagedVariant, error) {
 	case best != nil:
 		return best, nil
 	case full != nil && narrow != nil: // more ranks a stage might have the memory
-		return nil, fmt.Errorf("%w, and stages of more ranks cannot be: %w", full, narrow)
+		return nil, fmt.Errorf("%w, and wider stages cannot be: %w", full, narrow)
 	}
 	return nil, cmp.Or(full, no)
 }

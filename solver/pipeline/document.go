@@ -118,7 +118,7 @@ func (d *Document) Validate() error {
 }
 
 // Priced says whether the document holds the job that its prices are of.
-func (d *Document) Priced() bool { return d.Job.SeqLen > 0 }
+func (d *Document) Priced() bool { return d.Job.SeqLen != 0 || d.Job.Model.Layers != 0 }
 
 // ofJob says which part of the job, if it is there, is not the plan's.
 func (d *Document) ofJob() error {
