@@ -240,11 +240,20 @@ func (c *hfConfig) experts() error {
 		counts = append(counts, count{"text_config.num_experts", whole(t.Experts)}, count{"text_config.num_local_experts", whole(t.Local)}, count{"text_config.n_routed_experts", whole(t.Routed)})
 	}
 	for _, e := range counts {
-		if n, err := strconv.Atoi(e.n); err == nil && n > 1 || strings.HasPrefix(e.n, "[") {
+		if severalExperts(e.n) {
 			return fmt.Errorf("%s: %.40s: mixtures of experts are not supported, only dense models", e.key, strings.Join(strings.Fields(e.n), " "))
 		}
 	}
 	return nil
+}
+
+// severalExperts says whether a count is above one, or one of an array of counts is.
+func severalExperts(count string) bool {
+	var all []int
+	if json.Unmarshal([]byte("["+strings.Trim(strings.TrimSpace(count), "[]")+"]"), &all) != nil {
+		return false
+	}
+	return slices.ContainsFunc(all, func(n int) bool { return n > 1 })
 }
 
 // unusual reports the first feature that the model's shape has no place for.

@@ -155,26 +155,31 @@ func (q *Predictor) Training(device string) (TrainingFact, bool) {
 	return t, ok
 }
 
-// inTraining says of which devices whole steps were measured.
+// inTraining says of which devices whole steps were measured: in one sentence of those whose
+// ratios are the same, as lent ones are.
 func (c *coster) inTraining() []string {
-	var out, said []string
-	devices := map[string][]string{}
+	var facts []TrainingFact
+	var said []string
+	devices := map[TrainingFact][]string{}
 	for _, u := range c.uses {
 		if u.err != nil || slices.Contains(said, u.law.On()) {
 			continue
 		}
 		if t, ok := c.q.training[u.law.On()]; ok {
 			said = append(said, t.Device)
-			how := fmt.Sprintf("takes as long as in %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long, which may be off by %.1f %% in all of them at once",
-				t.source(), t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1))
-			if len(devices[how]) == 0 {
-				out = append(out, how)
+			alike := t
+			alike.Device, alike.From = "", doc.Input{}
+			if len(devices[alike]) == 0 {
+				facts = append(facts, alike)
 			}
-			devices[how] = append(devices[how], t.Device)
+			devices[alike] = append(devices[alike], t.Device)
 		}
 	}
-	for i, how := range out {
-		out[i] = fmt.Sprintf("a call on %s %s", strings.Join(devices[how], ", "), how)
+	var out []string
+	for _, t := range facts {
+		on := devices[t]
+		out = append(out, fmt.Sprintf("a call on %s takes as long as in %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long, which may be off by %.1f %% in all of them at once",
+			strings.Join(on, ", "), t.source(len(on)), t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1)))
 	}
 	return out
 }
@@ -182,16 +187,20 @@ func (c *coster) inTraining() []string {
 // elsewhere says that no step was measured of the device type itself.
 func (t TrainingFact) elsewhere() bool { return t.Assumed != "" || t.Lent != "" }
 
-// source says which steps the ratios are of.
-func (t TrainingFact) source() string {
+// source says which steps the ratios are of, that so many device types have.
+func (t TrainingFact) source(types int) string {
+	it, own := "it", "it"
+	if types > 1 {
+		it, own = "them", "each"
+	}
 	steps := "the " + units.Count(t.Steps, "whole training step") + " measured "
 	switch {
 	case t.Assumed != "":
 		return t.Assumed + ", which is assumed"
 	case t.Lent != "":
-		return steps + "on " + t.Lent + ", for none was of it (fit --training)"
+		return steps + "on " + t.Lent + ", for none was of " + it + " (fit --training)"
 	}
-	return steps + "of it"
+	return steps + "of " + own
 }
 
 // doubt is what the device's laws have in common: how far their ratios are off.

@@ -90,6 +90,39 @@ func TestDevicesWithoutStepsTakeTheOthersRatios(t *testing.T) {
 	}
 }
 
+// Ratios that several device types have are told once, in words for several.
+func TestRatiosAlikeAreToldTogether(t *testing.T) {
+	p := usual(t)
+	third := p.Devices[slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == "slow" })]
+	third.Name = "third"
+	p.Devices = append(p.Devices, third)
+	for _, l := range slices.Clone(p.Laws) {
+		if l.Device == "slow" {
+			l.Device = "third"
+			p.Laws = append(p.Laws, l)
+		}
+	}
+	tokens := []units.Tokens{256, 256, 256, 256}
+	j := testJob(cluster(t, "1x(2 fast + 1 slow + 1 third)", p, "bus", ""), tokens)
+	told := func(facts map[string]TrainingFact) (told []string) {
+		for _, w := range mustSimulate(t, trainedOn(p, facts), j, ringOf(tokens)).Warnings {
+			if how, ok := strings.CutPrefix(w, "a call on "); ok {
+				told = append(told, strings.Split(how, ", not as alone")[0])
+			}
+		}
+		return told
+	}
+	fast := TrainingFact{Layers: 1.3, Loss: 1.3, Optimizer: 1.3, Ratio: 1.02}
+	want := []string{"fast takes as long as in the 3 whole training steps measured of it", "slow, third takes as long as in the 3 whole training steps measured on fast, for none was of them (fit --training)"}
+	if got := told(map[string]TrainingFact{"fast": fast}); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	want = []string{"fast, slow, third takes as long as in the 3 whole training steps measured of each"}
+	if got := told(map[string]TrainingFact{"fast": fast, "slow": fast, "third": fast}); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // TestEveryPartTakesItsRatio: layers, loss and optimizer each their own, as Alone has them.
 func TestEveryPartTakesItsRatio(t *testing.T) {
 	p := usual(t)

@@ -19,7 +19,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 # Read by libraries when they are loaded, so before there are forks: a rank has one thread. And where modules are: the
 # process that is forked knows only of this.
 _ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([_HERE, os.path.dirname(_HERE)])}
+        "PYTHONPATH": os.pathsep.join(filter(None, [_HERE, os.path.dirname(_HERE), os.environ.get("PYTHONPATH")]))}
 
 _forking = multiprocessing.get_context("forkserver")
 _forking.set_forkserver_preload(["torch.distributed", "preloaded"])

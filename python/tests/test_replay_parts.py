@@ -191,13 +191,15 @@ class TestDrawn(unittest.TestCase):
 
     def test_no_more_than_asked_for(self) -> None:
         """However many were asked for before, values are the same, as are those a period later."""
-        drawn, every = Drawn(7, "q"), Drawn(7, "q").filled(3 << 20, dtype=torch.float32)
+        drawn, every, most = Drawn(7, "q"), Drawn(7, "q").filled(3 << 20, dtype=torch.float32), 0
         for width, at in ((3, [2, 0]), (1, []), (4, [9, 9]), (3, [5000]), (1, [99_000]), (3, [(1 << 20) - 1, 7])):
             rows = torch.tensor(at, dtype=torch.int64)
             got = drawn.rows(rows, width, dtype=torch.float32)
             self.assertTrue(torch.equal(got, every[rows[:, None] * width + torch.arange(width)]))
             n = 1 + width * max(at, default=0)
             self.assertTrue(torch.equal(drawn.filled(n, dtype=torch.float32), every[:n]))
+            most = max(most, n, width * (1 + max(at, default=-1)))
+            self.assertLessEqual(len(drawn._values), 2 * most)
 
     def test_moments(self) -> None:
         x = Drawn(1, "x").filled(1 << 20, dtype=torch.float64)
