@@ -228,6 +228,7 @@ func TestADocumentHoldsItsJob(t *testing.T) {
 		"job.dtype: \"\": want":    func(d *Document) { d.Job.DType = "" },
 		"job.model.layers: ":       func(d *Document) { d.Job.Model.Layers++ },
 		"job.seq_len_tokens: ":     func(d *Document) { d.Job.SeqLen-- },
+		"job.seq_len_tokens: 0":    func(d *Document) { d.Job.SeqLen = 0 },
 		"job.cluster: 5 devices: ": func(d *Document) { d.Job.Cluster = clusterOf(t, "1x2 h100_sxm + 1x3 a100_sxm") },
 		"job.cluster: its rank 0 is ": func(d *Document) {
 			d.Job.Cluster = clusterOf(t, "1x2 a100_sxm + 1x2 h100_sxm")

@@ -103,6 +103,32 @@ func TestWholeDividesLayers(t *testing.T) {
 	}
 }
 
+// No layer moved from the stage that is at work for longest makes a plan faster, though work
+// alone, by which layers are divided first, does not tell.
+func TestWholeMovesLayers(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 2))
+	some := 0
+	for range 40 {
+		m, lengths := small(r), drawnLengths(r, 12)
+		p := batchOf(t, m, lengths...)
+		today, err := OneF1B{}.Solve(context.Background(), p)
+		if err != nil || len(today.Stages) < 2 {
+			continue
+		}
+		some++
+		plan, err := p.Whole(context.Background(), [][]costs.Stage{bare(today.Stages)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if moved := p.shifted(context.Background(), plan); moved.Time < plan.Time {
+			t.Errorf("%+v take %v, %+v %v", plan.Stages, plan.Time, moved.Stages, moved.Time)
+		}
+	}
+	if some < 10 {
+		t.Errorf("%d of 40 have stages", some)
+	}
+}
+
 // A packing that is given is taken where it is the fastest.
 func TestWholeTakesGivenChunks(t *testing.T) {
 	m := published(4, 0)
