@@ -421,11 +421,9 @@ type tooLong struct {
 
 // holds says whether some group holds a sequence, as a problem prices them.
 func (a *app) holds(tokens units.Tokens) func(context.Context, problem) bool {
-	quiet := *a
-	quiet.quiet = true
 	one := []units.Tokens{tokens}
 	return func(ctx context.Context, o problem) bool {
-		prices, err := quiet.fromLaws(ctx, o, one)
+		prices, err := a.silent().fromLaws(ctx, o, one)
 		if err != nil {
 			return false
 		}

@@ -94,7 +94,7 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 	if err := to.probe(); err != nil {
 		return err
 	}
-	laws, err := q.lawsOf(unassumed(plan.cluster()))
+	laws, err := q.lawsOf(unassumed(plan.cluster))
 	if err != nil {
 		return err
 	}
@@ -121,14 +121,14 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 }
 
 // emitted is a plan that frameworks may run.
-type emitted interface {
-	cluster() costmodel.Cluster
-	emit(context.Context, emit.Framework, *costmodel.Profile) (*emit.Emission, error)
-	show(w io.Writer, e *emit.Emission, file string) error
+type emitted struct {
+	cluster costmodel.Cluster
+	emit    func(context.Context, emit.Framework, *costmodel.Profile) (*emit.Emission, error)
+	show    func(w io.Writer, e *emit.Emission, file string) error
 }
 
 // emittable reads a plan of one of the kinds that are emitted.
-func emittable(path, schema string) (emitted, error) {
+func emittable(path, schema string) (*emitted, error) {
 	is := func(of string) bool {
 		kind, _, _ := strings.Cut(schema, "/")
 		want, _, _ := strings.Cut(of, "/")
@@ -137,7 +137,16 @@ func emittable(path, schema string) (emitted, error) {
 	switch {
 	case is(solver.PlanSchema):
 		plan, _, err := loadPlan(path, schema)
-		return emittedSequence{plan}, err
+		if err != nil {
+			return nil, err
+		}
+		return &emitted{
+			cluster: plan.Job.Cluster,
+			emit: func(ctx context.Context, f emit.Framework, laws *costmodel.Profile) (*emit.Emission, error) {
+				return f.Plan(ctx, plan, laws)
+			},
+			show: func(w io.Writer, e *emit.Emission, file string) error { return results.Emission(w, plan, e, file) },
+		}, nil
 	case is(pipeline.Schema):
 		d := new(pipeline.Document)
 		if err := doc.Load(path, d); err != nil {
@@ -146,31 +155,15 @@ func emittable(path, schema string) (emitted, error) {
 		if !d.Priced() {
 			return nil, usagef("emit %s: %w", path, emit.UnpricedError{})
 		}
-		return emittedPipeline{d}, nil
+		return &emitted{
+			cluster: d.Job.Cluster,
+			emit: func(ctx context.Context, f emit.Framework, laws *costmodel.Profile) (*emit.Emission, error) {
+				return f.Pipeline(ctx, d, laws)
+			},
+			show: func(w io.Writer, e *emit.Emission, file string) error {
+				return results.PipelineEmission(w, d, e, file)
+			},
+		}, nil
 	}
 	return nil, usagef("emit %s: is an %s; want a plan of one sequence (solve --seq-len -o) or of a pipeline (solve --lengths --pipeline -o)", path, schema)
-}
-
-type emittedSequence struct{ *solver.Plan }
-
-func (p emittedSequence) cluster() costmodel.Cluster { return p.Job.Cluster }
-
-func (p emittedSequence) emit(ctx context.Context, f emit.Framework, laws *costmodel.Profile) (*emit.Emission, error) {
-	return f.Plan(ctx, p.Plan, laws)
-}
-
-func (p emittedSequence) show(w io.Writer, e *emit.Emission, file string) error {
-	return results.Emission(w, p.Plan, e, file)
-}
-
-type emittedPipeline struct{ *pipeline.Document }
-
-func (p emittedPipeline) cluster() costmodel.Cluster { return p.Job.Cluster }
-
-func (p emittedPipeline) emit(ctx context.Context, f emit.Framework, laws *costmodel.Profile) (*emit.Emission, error) {
-	return f.Pipeline(ctx, p.Document, laws)
-}
-
-func (p emittedPipeline) show(w io.Writer, e *emit.Emission, file string) error {
-	return results.PipelineEmission(w, p.Document, e, file)
 }

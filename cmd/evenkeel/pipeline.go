@@ -97,7 +97,7 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 	}
 	begin := time.Now()
 	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
-	p := &pipeline.Problem{Costs: prices.Costs, Stages: o.staged.stages, MIPTime: o.sequences.mipTime, Effort: o.effort}
+	p := o.pipelineOf(prices)
 	read := append([]string{o.model}, o.sequences.files()...)
 	if earlier != nil {
 		if err := o.staged.onto(p, earlier, "for stages of this batch's own"); err != nil {
@@ -161,17 +161,20 @@ func (s staged) onto(p *pipeline.Problem, earlier *pipeline.Document, without st
 	return nil
 }
 
+// pipelineOf is the planning of a pipeline that the flags ask for, by its prices.
+func (o problem) pipelineOf(prices stagePriceList) *pipeline.Problem {
+	return &pipeline.Problem{Costs: prices.Costs, Stages: o.staged.stages, MIPTime: o.sequences.mipTime, Effort: o.effort}
+}
+
 // hasPipeline says whether a problem has a plan for a batch, on the stages of an earlier one if
 // there is one.
 func (a *app) hasPipeline(lengths []units.Tokens, earlier *pipeline.Document) func(context.Context, problem) bool {
-	quiet := *a
-	quiet.quiet = true
 	return func(ctx context.Context, o problem) bool {
-		prices, err := quiet.stagePrices(o, lengths)
+		prices, err := a.silent().stagePrices(o, lengths)
 		if err != nil {
 			return false
 		}
-		p := &pipeline.Problem{Costs: prices.Costs, Stages: o.staged.stages, MIPTime: o.sequences.mipTime, Effort: o.effort}
+		p := o.pipelineOf(prices)
 		if earlier != nil && p.OnStagesOf(earlier) != nil {
 			return false
 		}

@@ -179,6 +179,13 @@ func (a *app) note(format string, args ...any) {
 	}
 }
 
+// silent is the app without notes: for what is tried, of which nobody is to be told.
+func (a *app) silent() *app {
+	quiet := *a
+	quiet.quiet = true
+	return &quiet
+}
+
 // print writes a result as JSON or, through table, for reading.
 func (a *app) print(result any, table func(io.Writer) error) error {
 	if !a.json {

@@ -105,9 +105,7 @@ func (a *app) roomFor(ctx context.Context, o problem, t *costs.Tasks) string {
 	ctx, cancel := context.WithTimeout(ctx, mostTries)
 	defer cancel()
 	fits := func(o problem, t *costs.Tasks) bool {
-		quiet := *a
-		quiet.quiet = true
-		prices, err := quiet.taskPrices(o, t)
+		prices, err := a.silent().taskPrices(o, t)
 		if err == nil {
 			_, err = multitask.Solve(ctx, &multitask.Problem{Costs: prices.Costs, Effort: o.effort}, "", func() units.Seconds { return 0 }, nil)
 		}

@@ -72,17 +72,17 @@ type NotRunError struct {
 
 // Error is the reason and the way out.
 func (e *NotRunError) Error() string {
-	another := ""
+	var ways []string
 	if e.Full {
-		another = "a plan for more devices or of shorter sequences, "
+		ways = append(ways, "a plan for more devices or of shorter sequences, ")
 	}
 	if len(e.Others) > 0 {
-		another += fmt.Sprintf("another framework (--to %s), or ", strings.Join(e.Others, ", "))
+		ways = append(ways, fmt.Sprintf("another framework (--to %s), ", strings.Join(e.Others, ", ")))
 	}
-	if another != "" && len(e.Others) == 0 {
-		another += "or "
+	if len(ways) > 0 {
+		ways = append(ways, "or ")
 	}
-	return fmt.Sprintf("%s cannot run this: %s; way out: %sevenkeel replay and the Python package, which run every plan", e.Framework, e.Reason, another)
+	return fmt.Sprintf("%s cannot run this: %s; way out: %sevenkeel replay and the Python package, which run every plan", e.Framework, e.Reason, strings.Join(ways, ""))
 }
 
 // but are some names without one.

@@ -411,31 +411,30 @@ func stagedRanks(p *costs.Plan, of int) string {
 
 // stageNames is how many stages of how many ranks there are.
 func stageNames(p *costs.Plan) string {
-	var parts []string
-	for from := 0; from < len(p.Stages); {
-		to := from
-		for to < len(p.Stages) && len(p.Stages[to].Ranks) == len(p.Stages[from].Ranks) {
-			to++
-		}
-		parts = append(parts, fmt.Sprintf("%d of %s", to-from, units.Count(len(p.Stages[from].Ranks), "rank")))
-		from = to
-	}
-	return strings.Join(parts, ", ")
+	return inRuns(p, func(s costs.Stage) int { return len(s.Ranks) }, func(stages, ranks int) string {
+		return fmt.Sprintf("%d of %s", stages, units.Count(ranks, "rank"))
+	})
 }
 
-// layerNames are the layers of every stage, those of as many that follow each other together.
+// layerNames are the layers of every stage.
 func layerNames(p *costs.Plan) string {
+	return inRuns(p, func(s costs.Stage) int { return s.Layers }, func(stages, layers int) string {
+		if stages == 1 {
+			return fmt.Sprint(layers)
+		}
+		return fmt.Sprintf("%d x %d", stages, layers)
+	})
+}
+
+// inRuns names a number of every stage, once for stages that follow each other and have the same.
+func inRuns(p *costs.Plan, of func(costs.Stage) int, name func(stages, n int) string) string {
 	var parts []string
 	for from := 0; from < len(p.Stages); {
-		to := from
-		for to < len(p.Stages) && p.Stages[to].Layers == p.Stages[from].Layers {
+		to, n := from, of(p.Stages[from])
+		for to < len(p.Stages) && of(p.Stages[to]) == n {
 			to++
 		}
-		part := fmt.Sprint(p.Stages[from].Layers)
-		if to-from > 1 {
-			part = fmt.Sprintf("%d x %s", to-from, part)
-		}
-		parts = append(parts, part)
+		parts = append(parts, name(to-from, n))
 		from = to
 	}
 	return strings.Join(parts, ", ")
@@ -443,18 +442,17 @@ func layerNames(p *costs.Plan) string {
 
 // sliceNames is how many sequences are cut, and into how many slices.
 func sliceNames(d *pipeline.Document) string {
-	cut := map[int]int{}
-	slices := 0
+	cut, all := map[int]bool{}, 0
 	for _, x := range d.Chunks {
 		if x.Slice > 0 {
-			cut[x.Sequence]++
-			slices++
+			cut[x.Sequence] = true
+			all++
 		}
 	}
-	if slices == 0 {
+	if all == 0 {
 		return none
 	}
-	return fmt.Sprintf("%d of %s", slices, units.Count(len(cut), "sequence"))
+	return fmt.Sprintf("%d of %s", all, units.Count(len(cut), "sequence"))
 }
 
 func chunkNames(p *costs.Plan) string { return units.Count(len(p.Chunks), "chunk") }
