@@ -55,7 +55,7 @@ type Data struct {
 	Failed  int       // points without times
 	Torn    int       // recordings whose last line was cut off
 	TooLong []Stratum // not measured, because a call takes longer than the budget allowed
-	Drift   []Drift
+	Drift   []*Drift // of every canary
 	Own     int // points, from other files, that the profile under check was fitted to; see Unseen
 
 	oldest  time.Time // when the first of the recordings began
@@ -66,7 +66,7 @@ type Data struct {
 	byKey   map[string]int
 	// unsettled are the keys of points with visits that are not in their Seconds yet.
 	unsettled map[string]bool
-	first     map[string]float64 // first time of every canary
+	drift     map[string]*Drift // by key
 	copies    profile.Copies
 	reading   string          // name of the recording that is being read
 	sources   profile.Sources // of the points that several recordings have
@@ -76,28 +76,9 @@ type Data struct {
 	waiting []Stratum // scheduled, of which no point was tried yet
 }
 
-// Drift compares the newest time of a canary (a point that a calibration repeats) with
-// its first.
-type Drift struct {
-	On    string
-	Shape op.Shape
-	Ratio float64 // newest over first
-	Times int     // repeats
-}
-
-// String is a warning. It states the change as "takes 20 % more than its first time",
-// since for a time that doubled "+100 %" is easily misread.
-func (c Drift) String() string {
-	than := "more"
-	if c.Ratio < 1 {
-		than = "less"
-	}
-	return fmt.Sprintf("the machine drifted: %s on %s takes %.0f %% %s than its first time (%s); measure again on a quiet or cooled machine if that is too much", c.Shape.Kind(), c.On, 100*math.Abs(c.Ratio-1), than, units.Count(c.Times, "repeat"))
-}
-
 // NewData is an empty data set.
 func NewData() *Data {
-	return &Data{byKey: map[string]int{}, unsettled: map[string]bool{}, first: map[string]float64{}}
+	return &Data{byKey: map[string]int{}, unsettled: map[string]bool{}, drift: map[string]*Drift{}}
 }
 
 // Add reads a recording into the data set. name is the file's name in errors.
@@ -250,22 +231,17 @@ func (d *Data) canary(p *profile.Point) {
 		return
 	}
 	key, m := profile.NewSpot(p.On, p.Shape).Key(""), stats.Median(p.Times)
-	first, ok := d.first[key]
-	if !ok {
-		first = m
+	c := d.drift[key]
+	if c == nil {
+		first := m
 		d.takeTogether()
 		if i, measured := d.byKey[key]; measured {
 			first = d.Points[i].Seconds
 		}
-		d.first[key] = first
-		d.Drift = append(d.Drift, Drift{On: p.On, Shape: p.Shape})
+		c = NewDrift(p.On, p.Shape, first)
+		d.drift[key], d.Drift = c, append(d.Drift, c)
 	}
-	for i := range d.Drift {
-		if profile.NewSpot(d.Drift[i].On, d.Drift[i].Shape).Key("") == key {
-			d.Drift[i].Ratio = m / first
-			d.Drift[i].Times++
-		}
-	}
+	c.Repeat(m)
 }
 
 // stratum is that of a point, without its points.
@@ -332,7 +308,7 @@ func (d *Data) warnings() []string {
 		w = append(w, fmt.Sprintf("%d of %d points were measured while other processes held the cores: errors are larger than on a quiet machine", n, len(d.Points)))
 	}
 	for _, c := range d.Drift {
-		if math.Abs(math.Log(c.Ratio)) > DriftLimit {
+		if c.Drifted() {
 			w = append(w, c.String())
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 
@@ -53,12 +52,15 @@ type StratumCount struct {
 
 // CanaryDrift is how a point that was measured again and again moved.
 type CanaryDrift struct {
-	On    string   `json:"on"`
-	Op    op.Kind  `json:"op"`
-	Shape op.Shape `json:"shape"`
-	Times int      `json:"times"`       // how often it was measured again
-	Worst float64  `json:"worst_ratio"` // the newest or older time farthest from the first, as a ratio to it
-	Last  float64  `json:"last_ratio"`  // the newest time over the first
+	On      string   `json:"on"`
+	Op      op.Kind  `json:"op"`
+	Shape   op.Shape `json:"shape"`
+	Times   int      `json:"times"`       // how often it was measured again
+	Worst   float64  `json:"worst_ratio"` // the repeat farthest from the first time, as a ratio to it
+	Last    float64  `json:"last_ratio"`  // the end over the beginning, without disturbed visits
+	Drifted bool     `json:"drifted"`     // by more than their noise
+
+	of *fit.Drift
 }
 
 // Gauged is a quantity that was measured and is no time, with its op, which a shape alone
@@ -148,21 +150,18 @@ func (s *RecordingSummary) canary(p *profile.Point) {
 		return
 	}
 	key, m := profile.NewSpot(p.On, p.Shape).Key(""), stats.Median(p.Times)
-	first, ok := s.first[key]
-	if !ok {
-		first, s.first[key] = m, m
-	}
 	i := slices.IndexFunc(s.Canaries, func(c CanaryDrift) bool { return profile.NewSpot(c.On, c.Shape).Key("") == key })
 	if i < 0 {
+		first, measured := s.first[key]
+		if !measured {
+			first = m
+		}
 		i = len(s.Canaries)
-		s.Canaries = append(s.Canaries, CanaryDrift{On: p.On, Op: p.Op, Shape: p.Shape, Worst: 1})
+		s.Canaries = append(s.Canaries, CanaryDrift{On: p.On, Op: p.Op, Shape: p.Shape, of: fit.NewDrift(p.On, p.Shape, first)})
 	}
 	c := &s.Canaries[i]
-	c.Times++
-	c.Last = m / first
-	if math.Abs(math.Log(c.Last)) > math.Abs(math.Log(c.Worst)) {
-		c.Worst = c.Last
-	}
+	c.of.Repeat(m)
+	c.Times, c.Last, c.Worst, c.Drifted = c.of.Repeats(), c.of.Ratio(), c.of.Farthest(), c.of.Drifted()
 }
 
 // Recording prints what a recording holds: the machine, the points of every op
@@ -314,19 +313,15 @@ func pointMarks(n *notes, c StratumCount) string {
 	return marks[1:]
 }
 
-// driftWorthANote is how far a canary may move unremarked: the time of a point
-// on a quiet machine repeats to about 1 %.
-const driftWorthANote = 0.03
-
 func canaryTable(p *printer, n *notes, s *RecordingSummary) {
 	if len(s.Canaries) == 0 {
 		return
 	}
-	t := newTable(column{title: "canary", most: 60}, column{title: "repeats", number: true}, column{title: "last against first", number: true},
+	t := newTable(column{title: "canary", most: 60}, column{title: "repeats", number: true}, column{title: "end against start", number: true},
 		column{title: "farthest", number: true}, column{title: "notes"})
 	for _, c := range s.Canaries {
 		mark := ""
-		if math.Abs(math.Log(c.Worst)) > driftWorthANote {
+		if c.Drifted {
 			mark = n.mark("the machine drifted while it was measured, and the laws' errors with it; let it cool or become quiet and measure again: evenkeel calibrate --fresh")[1:]
 		}
 		t.row(fmt.Sprintf("%s on %s", shapeTitle(c.Shape), c.On), fmt.Sprint(c.Times), signed(c.Last-1), signed(c.Worst-1), mark)

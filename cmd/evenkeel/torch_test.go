@@ -67,7 +67,7 @@ func evenkeel(t *testing.T, args ...string) string {
 // judged where it means something, in results/evidence.
 const looseLimits = "attention=50%,gemm=50%,bandwidth=60%,layer=60%,collective=150%"
 
-// disturbed is how far the newest time of a canary lies from its first, as a ratio either
+// disturbed is how far a repeat of a canary lies from its first time, as a ratio either
 // way, where a recording tells more of the machine than of the profile: the narrowest of
 // looseLimits.
 const disturbed = 1.5
@@ -161,7 +161,7 @@ func checkTorch(t *testing.T, recording, profile string) (report fit.Report) {
 }
 
 // largestDrift is, for every place and for all groups together, the ratio above one of the
-// newest and the first time of the canary that moved most.
+// canary's repeat that is farthest from its first time.
 func largestDrift(t *testing.T, recording string) map[string]float64 {
 	t.Helper()
 	f, err := os.Open(recording)
@@ -180,7 +180,7 @@ func largestDrift(t *testing.T, recording string) map[string]float64 {
 			places = append(places, fit.AllDevices)
 		}
 		for _, p := range places {
-			largest[p] = max(largest[p], c.Ratio, 1/c.Ratio)
+			largest[p] = max(largest[p], c.Farthest(), 1/c.Farthest())
 		}
 	}
 	return largest
