@@ -7,6 +7,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
@@ -21,20 +22,22 @@ type ordered struct {
 	place  func(listed int) string
 }
 
-// inOrder is the problem that strategies solve. It sorts nodes, and the device types within them, fast devices before slow ones, then
-// small nodes before large ones.
+// inOrder is the problem that strategies solve. It sorts nodes, and the device types within
+// them, fast devices before slow ones, then small nodes before large ones, then fast links
+// before slow ones: what they are called counts last.
 func (p *Problem) inOrder() (ordered, error) {
-	paces, err := p.paces()
+	m, err := analytic.New(p.posed)
 	if err != nil {
 		return ordered{}, err
 	}
+	paces := p.paces(m)
 	byPace := func(a, b op.Member) int {
 		return cmp.Or(cmp.Compare(paces[a.Device], paces[b.Device]), strings.Compare(a.Device, b.Device), cmp.Compare(a.Count, b.Count))
 	}
 	nodes := make([]listedNode, len(p.Job.Cluster.Nodes))
 	for r, k := range p.posed.Ranks {
 		if n := &nodes[k.Node]; n.Devices == nil {
-			n.Node, n.first = p.Job.Cluster.Nodes[k.Node], r
+			n.Node, n.first, n.link = p.Job.Cluster.Nodes[k.Node], r, p.linkPace(m, k.Node)
 		}
 	}
 	for i := range nodes {
@@ -45,6 +48,7 @@ func (p *Problem) inOrder() (ordered, error) {
 			cmp.Compare(paces[a.Devices[0].Device], paces[b.Devices[0].Device]),
 			cmp.Compare(a.Size(), b.Size()),
 			slices.CompareFunc(a.Devices, b.Devices, byPace),
+			cmp.Compare(a.link, b.link),
 			cmp.Compare(a.NICs, b.NICs),
 			strings.Compare(a.Link, b.Link),
 		)
@@ -67,6 +71,7 @@ type listedNode struct {
 	costmodel.Node
 	first int // its first rank as the cluster lists it
 	ranks []int
+	link  float64 // what a message inside it takes, in seconds
 }
 
 // sort puts the node's device types, and its ranks with them, in an order.
@@ -85,20 +90,24 @@ func (n *listedNode) sort(by func(a, b op.Member) int) {
 
 // paces is what each device type takes over a layer's linear work on half of the sequence, in
 // seconds.
-func (p *Problem) paces() (map[string]float64, error) {
-	m, err := analytic.New(p.posed)
-	if err != nil {
-		return nil, err
-	}
-	half := max(1, p.Job.SeqLen/2)
+func (p *Problem) paces(m *analytic.Model) map[string]float64 {
 	paces := map[string]float64{}
 	for r, k := range p.posed.Ranks {
 		if _, known := paces[k.Device]; !known {
-			paces[k.Device] = m.LinearTime(m.TypeOf[r], half)
+			paces[k.Device] = m.LinearTime(m.TypeOf[r], p.half())
 		}
 	}
-	return paces, nil
+	return paces
 }
+
+// linkPace is what a node's devices take to pass the keys of half of the sequence on, in seconds.
+func (p *Problem) linkPace(m *analytic.Model, node int) float64 {
+	j := p.Job
+	keys := float64(p.half()) * float64(j.Model.KVHeads*j.Model.HeadDim) * float64(j.DType.Size())
+	return m.Inside[node].Seconds(op.KindSendRecv, keys)
+}
+
+func (p *Problem) half() units.Tokens { return max(1, p.Job.SeqLen/2) }
 
 // ofListed is a layout of ranks as the cluster lists them, as one of this problem.
 func (o ordered) ofListed(l costmodel.Layout) costmodel.Layout {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // shuffled is a cluster that lists its nodes, and the devices of each, in another order.
@@ -26,6 +27,20 @@ func shuffled(r *rand.Rand, c costmodel.Cluster) costmodel.Cluster {
 	return c
 }
 
+// considered is what a plan tells of a strategy.
+type considered struct {
+	Strategy string
+	Time     units.Seconds
+	Why      string
+}
+
+func told(plan *Plan) (all []considered) {
+	for _, c := range plan.Compared {
+		all = append(all, considered{c.Strategy, c.Time.Mid, c.Why})
+	}
+	return all
+}
+
 // A cluster is a set of nodes: who lists them otherwise gets the same plan, by his numbers of
 // ranks, from every strategy and of shares that somebody asked for.
 func TestOrderOfNodesChangesNothing(t *testing.T) {
@@ -33,17 +48,6 @@ func TestOrderOfNodesChangesNothing(t *testing.T) {
 	problems := []*Problem{gpuProblem(t, "1x3 a100_sxm + 1x2 h100_sxm + 1x1 a100_sxm + 2x2 h100_sxm", 20_000)}
 	for range 6 {
 		problems = append(problems, randomWorld(t, r))
-	}
-	type considered struct {
-		Strategy string
-		Time     units.Seconds
-		Why      string
-	}
-	told := func(plan *Plan) (all []considered) {
-		for _, c := range plan.Compared {
-			all = append(all, considered{c.Strategy, c.Time.Mid, c.Why})
-		}
-		return all
 	}
 	for _, p := range problems {
 		plan := solvePlan(t, p)
@@ -61,6 +65,29 @@ func TestOrderOfNodesChangesNothing(t *testing.T) {
 				t.Errorf("%s: %v", job.Cluster, err)
 			}
 		}
+	}
+}
+
+// What link classes are called changes nothing: of nodes that differ by them alone the one with
+// the faster link comes first.
+func TestNamesOfLinksChangeNothing(t *testing.T) {
+	var plans []*Plan
+	for _, name := range []string{"a", "zz"} {
+		profile := world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Near(), world.Far(), world.Link(name, 1e-5, 1e-9)})
+		job := world.Job(t, "2x4 fast", 1<<14)
+		job.Cluster.Nodes[0].Link = name
+		p := problemOf(t, profile, job)
+		o, err := p.inOrder()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := o.Job.Cluster.Nodes[0].Link; got != "near" {
+			t.Errorf("%s, the slower link, comes first", got)
+		}
+		plans = append(plans, solvePlan(t, p))
+	}
+	if diff := cmp.Diff(told(plans[0]), told(plans[1])); diff != "" {
+		t.Errorf("with another name: (-want +got)\n%s", diff)
 	}
 }
 

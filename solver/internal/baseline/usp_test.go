@@ -193,22 +193,27 @@ func TestPartsOfACluster(t *testing.T) {
 		cluster string
 		want    []string
 	}{
-		{"1x4 fast", nil},
-		{"2x4 fast", []string{"[0 1 2 3]"}},
-		{"1x1 fast + 5x2 fast", []string{"[0 1 3 5 7 9]", "[1 2]", "[1 2 3 4]", "[1 2 3 4 5 6 7 8]"}},
-		{"2x2 fast + 2x2 slow", []string{"[0 1 2 3]", "[4 5 6 7]", "[0 1]", "[4 5]"}},
-		{"1x4 fast + 3x1 fast + 1x(1 fast + 1 slow)", []string{"[0 1 2 3 4 5 6 7]", "[8]", "[0 4 5 6 7]", "[0 1 2 3]", "[0 1 2 3 4]", "[0 1 2 3 4 5 6]"}},
-		{"1x2 fast + 1x2 slow", []string{"[0 1]", "[2 3]"}},
-		{"1x(2 fast + 2 slow)", []string{"[0 1]", "[2 3]"}},
-		{"1x4 fast + 1x2 fast", []string{"[0 1 4 5]", "[0 1 2 3]"}},
-		{"1x3 fast + 1x1 slow", []string{"[0 1 2]", "[3]", "[0 3]"}},
+		{"1x1 fast", nil},
+		{"1x4 fast", []string{"[0]", "[0 1]"}},
+		{"2x4 fast", []string{"[0 1 2 3]", "[0]", "[0 1]"}},
+		{"1x1 fast + 5x2 fast", []string{"[0 1 3 5 7 9]", "[1 2]", "[1 2 3 4]", "[1 2 3 4 5 6]", "[1 2 3 4 5 6 7 8]", "[1 2 3 4 5 6 7 8 9 10]", "[0]", "[1]"}},
+		{"2x2 fast + 2x2 slow", []string{"[0 1 2 3]", "[4 5 6 7]", "[0 1]", "[4 5]", "[0 1 2 3 4 5]", "[0]", "[4]"}},
+		{"1x4 fast + 3x1 fast + 1x(1 fast + 1 slow)", []string{
+			"[0 1 2 3 4 5 6 7]", "[8]", "[0 4 5 6 7]", "[0 1 2 3]", "[0 1 2 3 4]", "[0 1 2 3 4 5]", "[0 1 2 3 4 5 6]",
+			"[4]", "[4 5]", "[4 5 6]", "[7 8]", "[7]", "[0 1 2 3 7 8]", "[0 1 2 3 4 7 8]", "[0 1 2 3 4 5 7 8]", "[0]", "[0 1]",
+		}},
+		{"3x(1 fast + 1 slow)", []string{"[0 2 4]", "[1 3 5]", "[0 1]", "[0 1 2 3]", "[0]", "[0 2]", "[1]", "[1 3]"}},
+		{"1x2 fast + 1x2 slow", []string{"[0 1]", "[2 3]", "[0]", "[2]"}},
+		{"1x(2 fast + 2 slow)", []string{"[0 1]", "[2 3]", "[0]", "[2]"}},
+		{"1x4 fast + 1x2 fast", []string{"[0 1 4 5]", "[0 1 2 3]", "[4 5]", "[0]", "[0 1]", "[4]"}},
+		{"1x3 fast + 1x1 slow", []string{"[0 1 2]", "[3]", "[0 3]", "[0]", "[0 1]"}},
 		{"1x1 fast + 1x1 slow + 1x1 third", []string{"[0]", "[1]", "[0 1]", "[2]", "[0 2]", "[1 2]"}},
 	} {
 		third := world.Slow()
 		third.Name = "third"
 		p := world.Problem(t, c.cluster, 4096, world.Fast(), world.Slow(), third)
 		var got []string
-		parts, err := parts(p)
+		parts, err := parts(p, modelOf(t, p))
 		if err != nil {
 			t.Errorf("%s: %v", c.cluster, err)
 		}
@@ -226,6 +231,28 @@ func TestPartsOfACluster(t *testing.T) {
 	}
 }
 
+// A slow network, or an odd node, costs more than some of the nodes bring: what people run on
+// these alone counts, whatever their devices.
+func TestAPartIsAsFastAsThatClusterAlone(t *testing.T) {
+	for _, c := range []struct{ cluster, part string }{
+		{"2x(2 fast + 2 slow)", "1x(2 fast + 2 slow)"},
+		{"3x4 fast + 1x1 fast", "3x4 fast"},
+		{"7x2 fast", "5x2 fast"},
+		{"1x4 slow", "1x2 slow"},
+		{"1x(3 fast + 1 slow) + 1x1 slow", "1x(3 fast + 1 slow)"},
+		{"2x(2 fast + 2 slow)", "1x2 fast"},
+	} {
+		slow := world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Link("near", 1e-3, 1e-9), world.Link("far", 1e-1, 1e-8)})
+		p := world.ProblemOf(t, slow, world.Job(t, c.cluster, 4096))
+		alone := world.ProblemOf(t, slow, world.Job(t, c.part, 4096))
+		got, ok := world.FittingTime(t, p, USPSubset{})
+		want, fits := world.FittingTime(t, alone, USP{})
+		if !ok || !fits || got > want*(1+1e-9) {
+			t.Errorf("%s: %v, %s alone takes %v", c.cluster, got, c.part, want)
+		}
+	}
+}
+
 // A part inside one node exchanges gradients over the node's link; without laws
 // for that it is not a choice.
 func TestPartsNeedLawsOfTheirOwn(t *testing.T) {
@@ -234,7 +261,7 @@ func TestPartsNeedLawsOfTheirOwn(t *testing.T) {
 		return l.Op == op.KindAllGather && strings.Contains(l.Group, "near")
 	})
 	p := world.ProblemOf(t, profile, world.Job(t, "1x2 fast + 2x1 slow", 8192))
-	parts, err := parts(p)
+	parts, err := parts(p, modelOf(t, p))
 	var missing *costmodel.MissingLawError
 	if !errors.As(err, &missing) || missing.Op != op.KindAllGather {
 		t.Errorf("no word of the all-gather that has no law: %v", err)
