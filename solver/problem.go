@@ -2,9 +2,11 @@ package solver
 
 import (
 	"context"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/bound"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
@@ -88,6 +90,21 @@ type Progress struct {
 	Best      units.Seconds // step time of the best layout that fits; 0 while there is none
 }
 
+// inHaste puts the ring behind the other baselines where time is given and many ranks take it to
+// simulate one: it is the slowest plan of all there, and the time would be up after it.
+func inHaste(ctx context.Context, p *strategy.Problem, todo []strategy.Strategy) []strategy.Strategy {
+	at := slices.IndexFunc(todo, func(s strategy.Strategy) bool { return s.Name() == baseline.Ring{}.Name() })
+	if _, hurry := ctx.Deadline(); at < 0 || !hurry || !strategy.Costly(p.EqualRing()) {
+		return todo
+	}
+	ring, all := todo[at], slices.Delete(slices.Clone(todo), at, at+1)
+	behind := at
+	for behind < len(all) && all[behind].Claims().Baseline {
+		behind++
+	}
+	return slices.Insert(all, behind, ring)
+}
+
 // solveEach solves strategies one after the other, and returns why some were skipped.
 func (p *Problem) solveEach(ctx context.Context, in ordered, todo []strategy.Strategy, report func(Progress)) (found []strategy.Attempt, skipped []string, err error) {
 	in.Effort = p.Effort
@@ -95,5 +112,10 @@ func (p *Problem) solveEach(ctx context.Context, in ordered, todo []strategy.Str
 	if report != nil {
 		tell = func(x strategy.Progress) { report(Progress(x)) }
 	}
-	return strategy.SolveEach(ctx, in.Problem, todo, tell)
+	found, skipped, err = strategy.SolveEach(ctx, in.Problem, inHaste(ctx, in.Problem, todo), tell)
+	place := func(a strategy.Attempt) int {
+		return slices.IndexFunc(todo, func(s strategy.Strategy) bool { return s.Name() == a.Strategy.Name() })
+	}
+	slices.SortStableFunc(found, func(a, b strategy.Attempt) int { return place(a) - place(b) })
+	return found, skipped, err
 }

@@ -465,3 +465,45 @@ func TestNearlyFullMemoryIsToldOf(t *testing.T) {
 		}
 	}
 }
+
+// Where time is given, a ring of very many ranks, which takes longer to simulate than all other
+// baselines, comes after them; a plan tells of it first all the same.
+func TestALongRingComesLastInHaste(t *testing.T) {
+	hurry, cancel := context.WithDeadline(context.Background(), time.Now().Add(time.Hour))
+	defer cancel()
+	names := func(todo []strategy.Strategy) (all []string) {
+		for _, s := range todo {
+			all = append(all, s.Name())
+		}
+		return all
+	}
+	known := []string{"ring", "ulysses", "usp", "usp-subset", "hexiseq"}
+	todo, err := chooseStrategies(known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	todo = todo[:len(known)]
+	long, short := testProblem(t, "8x64 fast", 1<<16), testProblem(t, "2x4 fast", 1<<14)
+	if got := names(inHaste(hurry, long.posed, todo)); !slices.Equal(got, []string{"ulysses", "usp", "usp-subset", "ring", "hexiseq"}) {
+		t.Errorf("512 ranks in haste: %v", got)
+	}
+	if got := names(inHaste(context.Background(), long.posed, todo)); !slices.Equal(got, known) {
+		t.Errorf("512 ranks: %v", got)
+	}
+	if got := names(inHaste(hurry, short.posed, todo)); !slices.Equal(got, known) {
+		t.Errorf("8 ranks in haste: %v", got)
+	}
+	in, err := long.inOrder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, _, err := long.solveEach(hurry, in, todo[:3], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range found {
+		if a.Strategy.Name() != known[i] {
+			t.Errorf("%s comes as number %d", a.Strategy.Name(), i)
+		}
+	}
+}
