@@ -321,15 +321,20 @@ func BenchmarkHexiSeq(b *testing.B) {
 	}
 }
 
-// Once time is up hexiseq has the plans of before and forms no groups, which takes seconds of
-// tens of thousands of ranks.
+// Once time is up hexiseq has the fastest plan of before and forms no groups, which takes seconds
+// of tens of thousands of ranks.
 func TestNoGroupsAreFormedOnceTimeIsUp(t *testing.T) {
 	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancel()
 	p := world.Problem(t, "1x(2 fast + 2 slow)", 1<<15)
-	p.Seeds = []strategy.Result{world.Solve(t, world.Problem(t, "1x(2 fast + 2 slow)", 1<<15), baseline.Ring{}, nil)}
+	slow := world.Solve(t, world.Problem(t, "1x(2 fast + 2 slow)", 1<<15), baseline.Ring{}, nil)
+	fast := world.Solve(t, world.Problem(t, "1x(2 fast + 2 slow)", 1<<15), baseline.USPSubset{}, nil)
+	if fast.Step.Time.Mid >= slow.Step.Time.Mid {
+		t.Fatalf("usp-subset takes %v, ring %v", fast.Step.Time, slow.Step.Time)
+	}
+	p.Seeds = []strategy.Result{slow, fast}
 	res, err := HexiSeq{}.Solve(late, p, nil)
-	if err != nil || !res.Stopped || strings.Contains(res.Why, "candidates fit memory") || !strategy.SameLayout(res.Layout, p.Seeds[0].Layout) {
+	if err != nil || !res.Stopped || strings.Contains(res.Why, "candidates fit memory") || !strategy.SameLayout(res.Layout, fast.Layout) {
 		t.Errorf("%+v: %v", res.Why, err)
 	}
 }
