@@ -234,19 +234,11 @@ func (c *coster) warnings() []string {
 	if odd := c.job.Model.Ragged(); odd != "" && slices.ContainsFunc(c.uses, func(u lawUse) bool { return u.law != nil && u.law.GEMM != nil }) {
 		out = append(out, odd)
 	}
+	out = append(out, c.software()...)
 	out = append(out, c.assumptions()...)
+	out = append(out, c.rivals()...)
 	for _, u := range c.uses {
-		if u.err != nil {
-			continue
-		}
-		if c.q.rivals[u.law] > 1 {
-			where := "there"
-			if u.law.From != "" {
-				where = "on " + u.law.From
-			}
-			out = append(out, fmt.Sprintf("%s on %s: kernel %s is the fastest of %d that were measured %s and is taken; with another kernel the job takes longer", lawTitle(u.law), u.law.On(), u.law.Variant.Kernel, c.q.rivals[u.law], where))
-		}
-		if u.factor != 1 {
+		if u.err == nil && u.factor != 1 {
 			out = append(out, fmt.Sprintf("%s was not measured; the law of %s on %s stands in, slowed by %.0f %%; a calibration of that very group would replace it", u.where, u.law.Op, u.law.On(), 100*(u.factor-1)))
 		}
 	}
@@ -281,21 +273,73 @@ func (c *coster) outOfRange() []string {
 
 // assumptions names the laws in use that nobody measured, those with one reason together.
 func (c *coster) assumptions() []string {
-	var reasons []string
-	places := map[string]*onPlaces{}
+	var all byReason
 	for _, u := range c.uses {
-		if u.law == nil || u.law.Assumed == "" {
+		if u.law != nil && u.law.Assumed != "" {
+			all.add("assumed; "+u.law.Assumed, u.law)
+		}
+	}
+	return all.lines()
+}
+
+// rivals names the kernels in use that are the fastest of several, of one device together.
+func (c *coster) rivals() []string {
+	var all byReason
+	for _, u := range c.uses {
+		if u.err != nil || c.q.rivals[u.law] < 2 {
 			continue
 		}
-		why := u.law.Assumed
-		if places[why] == nil {
-			reasons, places[why] = append(reasons, why), &onPlaces{}
+		where := "there"
+		if u.law.From != "" {
+			where = "on " + u.law.From
 		}
-		places[why].add(u.law.On(), lawTitle(u.law))
+		all.add(fmt.Sprintf("kernel %s is the fastest of %d that were measured %s and is taken; with another kernel the job takes longer", u.law.Variant.Kernel, c.q.rivals[u.law], where), u.law)
 	}
-	var out []string
-	for _, why := range reasons {
-		out = append(out, fmt.Sprintf("%s: assumed; %s", places[why], why))
+	return all.lines()
+}
+
+// software says where the device types of the cluster were measured through different software:
+// shares follow their paces, which are those of its kernels as well.
+func (c *coster) software() []string {
+	used := func(name string) bool {
+		return slices.ContainsFunc(c.job.Cluster.members(), func(m op.Member) bool { return m.Device == name })
+	}
+	var of onPlaces
+	families := map[string]bool{}
+	byName := func(a, b op.DeviceType) int { return strings.Compare(a.Name, b.Name) }
+	for _, d := range slices.SortedFunc(slices.Values(c.q.sheets), byName) {
+		family, _, _ := strings.Cut(d.Stack, "-")
+		if family, _, _ = strings.Cut(family, " "); family != "" && used(d.Name) {
+			families[family] = true
+			of.add(d.Name, family)
+		}
+	}
+	if len(families) < 2 {
+		return nil
+	}
+	return []string{"device types were measured through different software: " + of.String() + "; which is faster, and by how much, is in part its doing, and shares follow that: measure all with what trains, evenkeel calibrate --backend torch"}
+}
+
+// byReason are what is said of laws for the same reason, in order of first use.
+type byReason struct {
+	reasons []string
+	places  map[string]*onPlaces
+}
+
+func (b *byReason) add(reason string, l *Law) {
+	if b.places == nil {
+		b.places = map[string]*onPlaces{}
+	}
+	if b.places[reason] == nil {
+		b.reasons, b.places[reason] = append(b.reasons, reason), &onPlaces{}
+	}
+	b.places[reason].add(l.On(), lawTitle(l))
+}
+
+// lines are "laws on places: reason".
+func (b *byReason) lines() (out []string) {
+	for _, reason := range b.reasons {
+		out = append(out, fmt.Sprintf("%s: %s", b.places[reason], reason))
 	}
 	return out
 }
