@@ -13,6 +13,7 @@ import (
 type ClusterRemarks struct {
 	Head                         []string
 	Network, Link, NICs, Devices string
+	Links                        map[string]string // by the class that is stated
 	Foot                         []string
 }
 
@@ -39,7 +40,7 @@ func (c Cluster) YAML(r ClusterRemarks) []byte {
 		if l.Latency > 0 {
 			latency = ", latency_s: " + yamlFloat(float64(l.Latency))
 		}
-		line("", "  - {name: %s, bytes_per_s: %s%s}", yamlWord(l.Name), yamlFloat(float64(l.Rate)), latency)
+		line(r.Links[l.Name], "  - {name: %s, bytes_per_s: %s%s}", yamlWord(l.Name), yamlFloat(float64(l.Rate)), latency)
 	}
 	line("", "nodes:")
 	for _, n := range c.Nodes {

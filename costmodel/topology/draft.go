@@ -95,13 +95,13 @@ func (m *Machine) Draft(o Options) (*Draft, error) {
 		d.Cluster.Nodes = append(d.Cluster.Nodes, n)
 	}
 	if o.Nodes > 1 {
-		d.network(o, costmodel.ModelOf(node.Devices[0].Device))
+		d.network(m, o, node)
 	}
+	d.state(o, node)
 	if err := d.Cluster.Validate(); err != nil {
 		return nil, err
 	}
-	d.state(o, node)
-	d.foot(m, o, node)
+	d.foot(o, node)
 	return d, nil
 }
 
@@ -244,15 +244,48 @@ func (d *Draft) cards(m *Machine, nodes int) int {
 	return min(all, gpus)
 }
 
-func (d *Draft) network(o Options, model string) {
+// anyNetwork names a network that a file tells the rate of and nobody named.
+const anyNetwork = "net"
+
+// socketRate is what NCCL writes of a network interface whose speed it cannot read, too.
+const socketRate = units.BytesPerS(10e9 / 8)
+
+// network names the class of the links between nodes. Where the file tells what its cards
+// carry it states that rate, for otherwise it would be the datasheet's of the usual card.
+func (d *Draft) network(m *Machine, o Options, n costmodel.Node) {
 	d.Cluster.Network = o.Network
-	if o.Network == "" {
+	rate, each := slowestCard(m)
+	l := costmodel.Link{Name: cmp.Or(o.Network, anyNetwork), Rate: rate}
+	switch told := l.Validate() == nil; {
+	case told && l.Name != n.Link: // one class has one rate
+		d.Cluster.Network, d.Cluster.Links = l.Name, append(d.Cluster.Links, l)
+		d.guess("%s", cardRate(l, o.Network == ""))
+		remark := "slowest of its network cards"
+		if each > 1 {
+			remark += fmt.Sprintf("; %g where a GPU drives its %d", float64(rate)*float64(each), each)
+		}
+		d.remarks.Links = map[string]string{l.Name: remark}
+	case told:
+		d.guess("the file says %g bytes/s of the slowest of the network cards; %s is the class inside a node, too, and one class has one rate: give the network another name with --network", float64(rate), l.Name)
+	case o.Network == "":
 		d.FillIn = append(d.FillIn, "network: no file of one machine tells the link class between nodes; add network: with its class, or choose it with --network")
 	}
 	d.guess("%d nodes like the one in the file", o.Nodes)
-	if o.Datasheet(model).joinsRack() {
+	if o.Datasheet(costmodel.ModelOf(n.Devices[0].Device)).joinsRack() {
 		d.guess("a network between the nodes: in an NVL72 rack NVLink joins them; write the nodes of one rack as one node, or import the NCCL_TOPO_DUMP_FILE of a job on all of them")
 	}
+}
+
+// cardRate says what the rate of a network rests on.
+func cardRate(l costmodel.Link, unnamed bool) string {
+	text := fmt.Sprintf("network %s at %g bytes/s, which is what the file says of the slowest of the network cards and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", l.Name, float64(l.Rate))
+	if l.Rate == socketRate {
+		text += "; NCCL writes 10 Gbit/s of a card whose speed it cannot read, too"
+	}
+	if unnamed {
+		text += "; the name is made up: where a profile has laws of the network, write their class"
+	}
+	return text
 }
 
 // state states the rate of the nodes' link class where nothing else would: with it the draft
@@ -273,23 +306,15 @@ func (d *Draft) state(o Options, n costmodel.Node) {
 
 // foot offers the datasheet's rates for classes that nobody measured and the draft does not
 // state.
-func (d *Draft) foot(m *Machine, o Options, n costmodel.Node) {
+func (d *Draft) foot(o Options, n costmodel.Node) {
 	var entries []string
 	model := costmodel.ModelOf(n.Devices[0].Device)
 	sheet := o.Datasheet(model)
-	if n.Link != "" && n.Link == sheet.Fabric && sheet.LinkPerS > 0 && len(d.Cluster.Links) == 0 {
+	if n.Link != "" && n.Link == sheet.Fabric && sheet.LinkPerS > 0 && !d.stated(n.Link) {
 		entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # datasheet of %s", n.Link, float64(sheet.LinkPerS), model))
 	}
-	if d.Cluster.Network != "" {
-		if rate, each := slowestCard(m); rate > 0 {
-			line := fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # slowest of its network cards", d.Cluster.Network, float64(rate))
-			if each > 1 {
-				line += fmt.Sprintf("; %g where a GPU drives its %d", float64(rate)*float64(each), each)
-			}
-			entries = append(entries, line)
-		} else if sheet.NetPerS > 0 {
-			entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # usual card of %s", d.Cluster.Network, float64(sheet.NetPerS), model))
-		}
+	if network := d.Cluster.Network; network != "" && !d.stated(network) && sheet.NetPerS > 0 {
+		entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # usual card of %s", network, float64(sheet.NetPerS), model))
 	}
 	if len(entries) == 0 {
 		return
@@ -299,6 +324,11 @@ func (d *Draft) foot(m *Machine, o Options, n costmodel.Node) {
 		head = []string{"A link class that your profile has no laws of can be planned with at this rate, as assumed, beside the links above:"}
 	}
 	d.remarks.Foot = append(head, entries...)
+}
+
+// stated says whether the draft states the rate of a link class.
+func (d *Draft) stated(class string) bool {
+	return slices.ContainsFunc(d.Cluster.Links, func(l costmodel.Link) bool { return l.Name == class })
 }
 
 // slowestCard is the least rate of the cards that GPUs use, 0 if it is unknown,

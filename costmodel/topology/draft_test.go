@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // machine is GPUs of some models with wires between some pairs.
@@ -148,6 +149,39 @@ func TestDraftStatesLinksWithoutLaws(t *testing.T) {
 		if !strings.Contains(c.text, c.want) {
 			t.Errorf("%s: want %q in\n%s", name, c.want, c.text)
 		}
+	}
+}
+
+// What a file says of its cards is the rate of the network, under a name of ours where none is
+// given: the usual card of the GPU's datasheet may be many times as fast.
+func TestDraftStatesTheCards(t *testing.T) {
+	sheet := func(string) Datasheet { return Datasheet{Fabric: pcie, LinkPerS: 3.2e10, NetPerS: 25e9} }
+	for name, c := range map[string]struct {
+		o    Options
+		rate units.BytesPerS
+		want string
+	}{
+		"unnamed":  {Options{Nodes: 3}, 1.25e9, "network: net\nlinks:\n  - {name: net, bytes_per_s: 1.25e+09}  # slowest of its network cards\n  - {name: pcie, bytes_per_s: 3.2e+10}\n"},
+		"made up":  {Options{Nodes: 3}, 2.5e9, "network net at 2.5e+09 bytes/s, which is what the file says of the slowest of the network cards and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate; the name is made up: where a profile has laws of the network, write their class\n"},
+		"named":    {Options{Nodes: 3, Network: "eth"}, 1.25e9, "network: eth\nlinks:\n  - {name: eth, bytes_per_s: 1.25e+09}  # slowest"},
+		"a socket": {Options{Nodes: 3, Network: "eth"}, 1.25e9, "NCCL writes 10 Gbit/s of a card whose speed it cannot read, too\n"},
+		"no speed": {Options{Nodes: 3, Network: "eth"}, 0, "beside the links above:\n#   - {name: eth, bytes_per_s: 2.5e+10}  # usual card of x\n"},
+		"too slow": {Options{Nodes: 3}, 1e3, "network: no file of one machine tells the link class"},
+		"one name": {Options{Nodes: 3, Network: "pcie"}, 1.25e9, "the file says 1.25e+09 bytes/s of the slowest of the network cards; pcie is the class inside a node, too, and one class has one rate"},
+	} {
+		m := machine([]string{"x", "x"})
+		m.NICs = []NIC{{Name: "eth0", Rate: c.rate}}
+		c.o.Datasheet = sheet
+		d, err := m.Draft(c.o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		text := string(d.YAML("x"))
+		if !strings.Contains(text, c.want) || !strings.Contains(text, "nics: 1") || (c.rate == 1.25e9) != strings.Contains(text, "cannot read") && name != "one name" {
+			t.Errorf("%s: want %q in\n%s", name, c.want, text)
+		}
+		readsBack(t, d)
 	}
 }
 
