@@ -97,11 +97,11 @@ func (m *Machine) Draft(o Options) (*Draft, error) {
 	if o.Nodes > 1 {
 		d.network(m, o, node)
 	}
-	d.state(o, node)
+	d.state(m, o, node)
 	if err := d.Cluster.Validate(); err != nil {
 		return nil, err
 	}
-	d.foot(o, node)
+	d.foot(o, d.Cluster.Nodes[0])
 	return d, nil
 }
 
@@ -288,20 +288,37 @@ func cardRate(l costmodel.Link, unnamed bool) string {
 	return text
 }
 
+// narrowPCIe names PCIe that is narrower than what a profile's laws of pcie were measured on:
+// those laws would stand above what is stated of their class.
+const narrowPCIe = "pcie_narrow"
+
 // state states the rate of the nodes' link class where nothing else would: with it the draft
-// can be planned with as it is, and a profile with laws of the class stands above it.
-func (d *Draft) state(o Options, n costmodel.Node) {
+// can be planned with as it is, and a profile with laws of the class stands above it. Of PCIe
+// the file's narrowest link stands above the datasheet, which has the device's own.
+func (d *Draft) state(m *Machine, o Options, n costmodel.Node) {
 	model := costmodel.ModelOf(n.Devices[0].Device)
 	sheet := o.Datasheet(model)
-	if unknown := sheet.Fabric == "" && sheet.HostPerS == 0; n.Link == "" || unknown || slices.Contains(sheet.Laws, n.Link) {
-		return
+	rate, from := sheet.rate(n.Link), "the datasheet's of "+model
+	measured, unknown := slices.Contains(sheet.Laws, n.Link), sheet.Fabric == "" && sheet.HostPerS == 0
+	l := costmodel.Link{Name: n.Link, Rate: m.PCIePerS}
+	narrow := n.Link == pcie && (rate == 0 || l.Rate < rate) && l.Validate() == nil
+	if narrow {
+		rate, from = l.Rate, "the narrowest PCIe link that the file has between two GPUs (of an idle GPU, or in a virtual machine, perhaps less than it can)"
 	}
-	if rate := sheet.rate(n.Link); rate > 0 {
-		d.Cluster.Links = append(d.Cluster.Links, costmodel.Link{Name: n.Link, Rate: rate})
-		d.guess("%s at %g bytes/s, the datasheet's of %s, which counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", n.Link, float64(rate), model)
-		return
+	switch {
+	case n.Link == "" || !narrow && (unknown || measured):
+	case rate > 0:
+		if l.Rate = rate; narrow && measured {
+			l.Name = narrowPCIe
+			for i := range d.Cluster.Nodes {
+				d.Cluster.Nodes[i].Link = l.Name
+			}
+		}
+		d.Cluster.Links = append(d.Cluster.Links, l)
+		d.guess("%s at %g bytes/s, %s, which counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", l.Name, float64(rate), from)
+	default:
+		d.FillIn = append(d.FillIn, fmt.Sprintf("links: nobody measured %s of %s, and no datasheet has its rate; state it, as in links: [{name: %[1]s, bytes_per_s: 25e9}], or measure it there: evenkeel calibrate", n.Link, model))
 	}
-	d.FillIn = append(d.FillIn, fmt.Sprintf("links: nobody measured %s of %s, and no datasheet has its rate; state it, as in links: [{name: %[1]s, bytes_per_s: 25e9}], or measure it there: evenkeel calibrate", n.Link, model))
 }
 
 // foot offers the datasheet's rates for classes that nobody measured and the draft does not

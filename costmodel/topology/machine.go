@@ -24,7 +24,10 @@ type Machine struct {
 	// Between[a][b] is the path from GPU a to GPU b; nil where the file does not
 	// say what joins them.
 	Between [][]Path
-	Named   []string // the GPUs' own names, each once, where the file has them but not which is whose
+	// PCIePerS is the narrowest PCIe link between two GPUs that no links of their own join, in
+	// one direction; 0 where the file does not tell.
+	PCIePerS units.BytesPerS
+	Named    []string // the GPUs' own names, each once, where the file has them but not which is whose
 	// NamedGPUs is how many GPUs have one of these.
 	NamedGPUs int
 	Read      []string // what else the file says, in sentences
@@ -40,7 +43,7 @@ type GPU struct {
 type NIC struct {
 	Name string
 	Near bool            // it shares a PCIe bridge with a GPU, as cards for GPUs do
-	Rate units.BytesPerS // one direction; 0 is unknown
+	Rate units.BytesPerS // one direction, of its ports or the PCIe link to it; 0 is unknown
 }
 
 // Path says how two GPUs are connected: by direct links (NVLink or xGMI), or over PCIe.

@@ -29,6 +29,7 @@ type device struct {
 	placeless                  bool // a card that stands in the CPU itself
 	said                       string
 	rate                       units.BytesPerS // of its <net>s
+	slot                       units.BytesPerS // of PCIe between it and what it stands in; 0 is unknown
 	wires                      []wire
 }
 
@@ -144,7 +145,7 @@ func (t *tree) take(e xml.StartElement, at **device, line int) error {
 		if in == nil {
 			return wrongf(line, "<pci> outside of a <cpu>")
 		}
-		*at = &device{parent: in, host: in.host, bus: bus(attr(e, "busid")), class: attr(e, "class"), vendor: attr(e, "vendor"), number: attr(e, "device"), line: line}
+		*at = &device{parent: in, host: in.host, bus: bus(attr(e, "busid")), class: attr(e, "class"), vendor: attr(e, "vendor"), number: attr(e, "device"), slot: pcieRate(e), line: line}
 		if len(t.devices) >= 64*maxDevices {
 			return wrongf(line, "more than %d PCI devices", 64*maxDevices)
 		}
@@ -208,6 +209,22 @@ func (t *tree) net(e xml.StartElement, in *device, line int) error {
 	}
 	in.rate += units.BytesPerS(max(0, mbits) * 1e6 / 8) // unknown speeds are negative
 	return nil
+}
+
+// mostLanes is above any PCIe link's: 255 is what Linux says of none.
+const mostLanes = 32
+
+// pcieRate is that of the PCIe link above a <pci>, in one direction, as datasheets count it: 16 lanes
+// at 16.0 GT/s are 32 GB/s. It is 0 where the file does not tell both, or a machine did not
+// know one.
+func pcieRate(e xml.StartElement) units.BytesPerS {
+	speed, _, ok := strings.Cut(attr(e, "link_speed"), " GT/s")
+	perLane, err := strconv.ParseFloat(speed, 64)
+	lanes, err2 := strconv.Atoi(attr(e, "link_width"))
+	if !ok || err != nil || err2 != nil || !(perLane > 0 && perLane <= 1024) || lanes < 1 || lanes > mostLanes {
+		return 0
+	}
+	return units.BytesPerS(perLane * float64(lanes) * 1e9 / 8)
 }
 
 func (t *tree) wire(e xml.StartElement, in *device, line int) error {

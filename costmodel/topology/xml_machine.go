@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // PCI classes, by their first digits, and that of an NVSwitch.
@@ -64,7 +66,7 @@ func (t *tree) machine() (*Machine, error) {
 	}
 	for _, d := range nics {
 		near := slices.ContainsFunc(gpus, func(g *device) bool { h := meet(g, d); return h == PIX || h == PXB })
-		m.NICs = append(m.NICs, NIC{Name: short(d.bus), Near: near, Rate: d.rate})
+		m.NICs = append(m.NICs, NIC{Name: short(d.bus), Near: near, Rate: slower(d.rate, d.slot)})
 	}
 	if err := unique(gpus); err != nil {
 		return nil, err
@@ -74,6 +76,7 @@ func (t *tree) machine() (*Machine, error) {
 	if told {
 		m.Between = between(gpus)
 	}
+	m.PCIePerS = narrowest(gpus, m.Between)
 	return m, nil
 }
 
@@ -225,4 +228,43 @@ func meet(a, b *device) Hop {
 		}
 	}
 	return SYS
+}
+
+// narrowest is the least rate of a PCIe link between two GPUs that have no links of their own to
+// each other, as far as the file tells, 0 where it tells of none: the links of each up to
+// where the two meet.
+func narrowest(gpus []*device, wired [][]Path) (least units.BytesPerS) {
+	for i := range gpus {
+		for j := range i {
+			if wired == nil || wired[i][j].Wires == 0 {
+				a, b := branches(gpus[i], gpus[j])
+				for _, d := range slices.Concat(a, b) {
+					least = slower(least, d.slot)
+				}
+			}
+		}
+	}
+	return least
+}
+
+// branches are two devices with what is above each, below where they meet.
+func branches(a, b *device) (ofA, ofB []*device) {
+	for d := a; d != nil; d = d.parent {
+		ofA = append(ofA, d)
+	}
+	for d := b; d != nil; d = d.parent {
+		if at := slices.Index(ofA, d); at >= 0 {
+			return ofA[:at], ofB
+		}
+		ofB = append(ofB, d)
+	}
+	return ofA, ofB
+}
+
+// slower is the lesser of two rates of which 0 is unknown.
+func slower(a, b units.BytesPerS) units.BytesPerS {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }

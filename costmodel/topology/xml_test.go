@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // nvidia is a dump of four H100, two behind each of two CPUs, on NVSwitches, with
@@ -84,6 +86,70 @@ func TestXMLMeetsOnPCIe(t *testing.T) {
 	}
 	if d, err := m.Draft(Options{}); err != nil || d.Cluster.Nodes[0].Link != "pcie" || !strings.Contains(strings.Join(d.Guessed, " "), "farthest meet at SYS") {
 		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// Two GPUs talk at the rate of the narrowest PCIe link between them, of those that the file tells;
+// the one above the bridge where they meet is not on their way.
+func TestXMLPCIeRate(t *testing.T) {
+	pci := func(attrs, inside string) string {
+		return "<pci " + attrs + ">" + inside + "</pci>"
+	}
+	link := func(speed, width string) string {
+		return fmt.Sprintf(`class="0x030200" vendor="0x10de" device="0x26b9" link_speed="%s" link_width="%s"`, speed, width)
+	}
+	gpu := func(speed, width string) string { return pci(link(speed, width), "<gpu/>") }
+	wide := gpu("16.0 GT/s PCIe", "16")
+	file := func(devices ...string) string { return "<system><cpu>" + strings.Join(devices, "") + "</cpu></system>" }
+	for name, c := range map[string]struct {
+		text string
+		want units.BytesPerS
+	}{
+		"alike":         {file(wide, wide), 32e9},
+		"one narrow":    {file(wide, gpu("8.0 GT/s PCIe", "4")), 4e9},
+		"older kernels": {file(wide, gpu("8 GT/s", "4")), 4e9},
+		"above both":    {file(pci(link("8.0 GT/s PCIe", "4"), wide+wide)), 32e9},
+		"above one":     {file(wide, pci(link("8.0 GT/s PCIe", "8"), wide)), 8e9},
+		"no lanes":      {file(wide, gpu("16.0 GT/s PCIe", "0")), 32e9},
+		"no speed":      {file(wide, gpu("Unknown", "4")), 32e9},
+		"of none":       {file(gpu("", ""), gpu("NaN GT/s", "255")), 0},
+		"one GPU":       {file(wide), 0},
+	} {
+		m, err := read(XML, c.text)
+		if err != nil || m.PCIePerS != c.want {
+			t.Errorf("%s: %+v, %v; want %g bytes/s", name, m, err, float64(c.want))
+		}
+	}
+	m, err := read(XML, file(pci(`class="0x020000" link_speed="8.0 GT/s PCIe" link_width="4"`, `<nic><net name="a" speed="100000"/></nic>`), wide))
+	if err != nil || m.NICs[0].Rate != 4e9 {
+		t.Errorf("a card in a slot of 4 GB/s: %+v, %v", m, err)
+	}
+}
+
+// The draft states what the file tells of PCIe where it is less than the datasheet's, under a
+// name that no laws are of where there are laws of pcie.
+func TestXMLPCIeIsStated(t *testing.T) {
+	for name, c := range map[string]struct {
+		rate  units.BytesPerS
+		sheet Datasheet
+		link  string
+		want  string
+	}{
+		"narrow":     {4e9, Datasheet{HostPerS: 3.2e10}, "pcie", "pcie at 4e+09 bytes/s, the narrowest PCIe link that the file has between two GPUs (of an idle GPU, or in a virtual machine, perhaps less than it can), which counts as assumed"},
+		"wide":       {6.4e10, Datasheet{HostPerS: 3.2e10}, "pcie", "pcie at 3.2e+10 bytes/s, the datasheet's of x, which"},
+		"no sheet":   {4e9, Datasheet{}, "pcie", "{name: pcie, bytes_per_s: 4e+09}"},
+		"untold":     {0, Datasheet{HostPerS: 3.2e10}, "pcie", "{name: pcie, bytes_per_s: 3.2e+10}"},
+		"laws":       {4e9, Datasheet{HostPerS: 3.2e10, Laws: []string{"pcie"}}, "pcie_narrow", "{name: pcie_narrow, bytes_per_s: 4e+09}"},
+		"laws, wide": {3.2e10, Datasheet{HostPerS: 3.2e10, Laws: []string{"pcie"}}, "pcie", "link: pcie  # guessed"},
+	} {
+		m := machine([]string{"x", "x"})
+		m.PCIePerS = c.rate
+		d, err := m.Draft(Options{Datasheet: func(string) Datasheet { return c.sheet }})
+		if err != nil || d.Cluster.Nodes[0].Link != c.link || !strings.Contains(string(d.YAML("x")), c.want) {
+			t.Errorf("%s: %v, want %q in\n%s", name, err, c.want, d.YAML("x"))
+			continue
+		}
+		readsBack(t, d)
 	}
 }
 
