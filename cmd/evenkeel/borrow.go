@@ -57,6 +57,7 @@ func references() (all []*costmodel.Profile) {
 
 // borrow writes the profile of a GPU model that nobody measured.
 func (a *app) borrow(model, from, out string) (*costmodel.Profile, error) {
+	model = profiles.Spelt(model, datasheets())
 	if _, err := profiles.Lookup(model); err == nil && from == borrowReferences {
 		return nil, usagef("--for %[1]s: a reference profile of it was measured, which solve takes where --profile is missing or ends with ,%[2]s (see: evenkeel show --references %[1]s); other lenders are named with --borrow", model, borrowReferences)
 	}

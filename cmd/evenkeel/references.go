@@ -24,7 +24,7 @@ func (a *app) showReferences(given []string, o view) error {
 		s := results.SummariseReferences(profiles.All())
 		return a.print(s, func(w io.Writer) error { return results.References(w, s, datasheets()) })
 	}
-	r, err := referenceOf(given[0])
+	r, err := referenceOf(profiles.Spelt(given[0], datasheets()))
 	if err != nil {
 		return usagef("show --references: %w", err)
 	}
@@ -84,6 +84,9 @@ func (o problem) lawsOf(cluster costmodel.Cluster) (known, error) {
 	if err != nil {
 		return known{}, err
 	}
+	if cluster, err = spelt(cluster, own); err != nil {
+		return known{}, o.ofCluster(err)
+	}
 	if references {
 		return o.referenced(cluster, own)
 	}
@@ -102,6 +105,26 @@ func (o problem) lawsOf(cluster costmodel.Cluster) (known, error) {
 	}
 	k.assumeStated()
 	return k, nil
+}
+
+// spelt is a cluster whose device types of GPU models that are known, or that the given profiles
+// have, are spelt as these are: H100-SXM is h100_sxm. What a profile has by its own name stays.
+func spelt(c costmodel.Cluster, own []profiles.Reference) (costmodel.Cluster, error) {
+	models := datasheets()
+	for _, r := range own {
+		for _, d := range r.Profile.Devices {
+			models = append(models, costmodel.ModelOf(d.Name))
+		}
+	}
+	c.Nodes = slices.Clone(c.Nodes)
+	for i := range c.Nodes {
+		c.Nodes[i].Devices = slices.Clone(c.Nodes[i].Devices)
+		for k := range c.Nodes[i].Devices {
+			d := &c.Nodes[i].Devices[k]
+			d.Device = profiles.Spelt(d.Device, models)
+		}
+	}
+	return c, c.Validate() // one model in two spellings
 }
 
 // unassumed is a plan's cluster as it was asked for: without the links that were assumed

@@ -76,14 +76,34 @@ func NearestModel(given string, datasheets []string) string {
 	return Nearest(costmodel.ModelOf(given), append(names, datasheets...))
 }
 
-// Nearest suggests a known name, as an error ends with it, or nothing: one that goes on where the given one ends,
-// as h100_sxm after h100 and mi300x after mi300; else the longest that the given one goes
-// on from, as a100_sxm for a100_sxm_80gb; else one that differs by no more than a third of
-// its letters. Names are written in many ways: A100-SXM is a100_sxm, AMD MI300X mi300x.
-func Nearest(given string, names []string) string {
+// plain is a GPU model's name in the spelling of those that are known: A100-SXM is a100_sxm,
+// AMD MI300X mi300x.
+func plain(given string) string {
 	name := strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(given[:min(len(given), 60)]))
 	for _, maker := range []string{"nvidia_", "tesla_", "geforce_", "amd_", "instinct_"} {
 		name = strings.TrimPrefix(name, maker)
+	}
+	return name
+}
+
+// Spelt is a device type in the spelling of the model among known ones that it is of:
+// h100_sxm/mine of H100-SXM/mine. One that is of none, or spelt as one is, stays as it is.
+func Spelt(given string, models []string) string {
+	model := costmodel.ModelOf(given)
+	if name := plain(model); !slices.Contains(models, model) && slices.Contains(models, name) {
+		return name + given[len(model):]
+	}
+	return given
+}
+
+// Nearest suggests a known name, as an error ends with it, or nothing: the given one in another spelling; one that goes on
+// where the given one ends, as h100_sxm after h100 and mi300x after mi300; else the longest that the given one goes
+// on from, as a100_sxm for a100_sxm_80gb; else one that differs by no more than a third of
+// its letters.
+func Nearest(given string, names []string) string {
+	name := plain(given)
+	if slices.Contains(names, name) {
+		return spelling.Suggest(name)
 	}
 	distance := func(n string) int { return levenshtein.ComputeDistance(name, n) }
 	best := slices.MinFunc(names, func(a, b string) int { return distance(a) - distance(b) })

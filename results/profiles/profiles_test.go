@@ -178,6 +178,7 @@ func TestLookupKnowsOfDatasheets(t *testing.T) {
 func TestSuggestedNamesBeginAlike(t *testing.T) {
 	datasheets := []string{"a10", "a100_pcie", "a100_sxm_40gb", "a6000", "h100_pcie", "l4", "l40", "l40s", "mi100", "mi300x", "mi325x", "rtx_4090", "rtx_4090d"}
 	for name, want := range map[string]string{
+		"A100_SXM": "a100_sxm", "a100-sxm": "a100_sxm",
 		"mi300": "mi300x", "a100_sxm_80gb": "a100_sxm", "A100-SXM4-80GB": "a100_sxm", "H100_SXM": "h100_sxm", "H100 PCIe": "h100_pcie", "h1000": "h100_sxm",
 		"a1000": "a100_sxm", "h100_pcei": "h100_pcie", "L40": "l40", "l40g": "l40", "l4o": "l4", "mi335x": "mi325x", "rtx_4090_ti": "rtx_4090", "RTX": "rtx_pro_6000_server",
 		"AMD MI300X": "mi300x", "AMD Instinct MI308X": "mi300x", "nvidia_h100_sxm": "h100_sxm", "p100": "", "gb10": "",
@@ -194,6 +195,19 @@ func TestSuggestedNamesBeginAlike(t *testing.T) {
 		}
 		if suggested != want {
 			t.Errorf("%q: %q is suggested, want %q", name, suggested, want)
+		}
+	}
+}
+
+// A known model in another spelling is that model; what is known as it is, or not at all, stays.
+func TestSpelt(t *testing.T) {
+	known := []string{"a100_sxm", "a100_sxm_40gb", "Mine", "mine", "mi300x"}
+	for given, want := range map[string]string{
+		"A100_SXM": "a100_sxm", "a100-sxm": "a100_sxm", "A100-SXM/trtllm-1.0.0": "a100_sxm/trtllm-1.0.0", "A100-SXM-40GB": "a100_sxm_40gb",
+		"AMD Instinct MI300X": "mi300x", "Mine": "Mine", "Mine/x": "Mine/x", "MINE": "mine", "a100": "a100", "A100_SXMX": "A100_SXMX", "": "",
+	} {
+		if got := Spelt(given, known); got != want {
+			t.Errorf("%q: %q, want %q", given, got, want)
 		}
 	}
 }
