@@ -14,6 +14,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile/importer"
+	"github.com/evenkeel/evenkeel/results/profiles"
 )
 
 // topologies lists the formats of which import drafts a cluster.
@@ -40,6 +41,10 @@ func (a *app) runTopology(o importing, paths []string, given func(flag string) b
 	if info, err := os.Stat(paths[0]); err == nil && info.IsDir() {
 		return fmt.Errorf("%s: is a folder; name a file in it", paths[0])
 	}
+	device, err := deviceNamed(o.options.Device)
+	if err != nil {
+		return err
+	}
 	f, err := os.Open(paths[0])
 	if err != nil {
 		return openError(err)
@@ -49,7 +54,7 @@ func (a *app) runTopology(o importing, paths []string, given func(flag string) b
 	if err != nil {
 		return err
 	}
-	d, err := m.Draft(topology.Options{Device: o.options.Device, Nodes: o.options.Nodes, Network: o.network, Datasheet: datasheet, Model: modelNamed})
+	d, err := m.Draft(topology.Options{Device: device, Nodes: o.options.Nodes, Network: o.network, Datasheet: datasheet, Model: modelNamed})
 	if err != nil {
 		return usageError{err}
 	}
@@ -91,6 +96,20 @@ func settleTopology(o importing, paths []string, given func(flag string) bool) e
 	return nil
 }
 
+// deviceNamed is the device type that --device means: a GPU model, in whatever spelling or by
+// the GPU's own name, or a type of a profile of the user's. What may be a slip is refused here:
+// solve would refuse the draft.
+func deviceNamed(given string) (string, error) {
+	model := costmodel.ModelOf(given)
+	if m := modelNamed(model); m != "" {
+		return m + given[len(model):], nil
+	}
+	if near := profiles.NearestModel(model, datasheets()); near != "" {
+		return "", usagef("--device %q: is no GPU model that is known%s; of a type of your own that is called so, write it into the draft", given, near)
+	}
+	return given, nil
+}
+
 // modelNamed is the GPU model that a GPU's own name means.
 func modelNamed(name string) string {
 	m, _ := importer.ModelOf(name)
@@ -107,7 +126,7 @@ func datasheet(model string) topology.Datasheet {
 	s := known[at].Sheet
 	sheet := topology.Datasheet{
 		Fabric: known[at].Fabric, LinkPerS: units.BytesPerS(cmp.Or(s.LinkPerS, s.HostPerS)), NetPerS: units.BytesPerS(s.NetPerS),
-		HostPerS: units.BytesPerS(s.HostPerS),
+		HostPerS: units.BytesPerS(s.HostPerS), Links: nvlinks(known[at]),
 	}
 	if r, err := referenceOf(model); err == nil {
 		for _, g := range r.Profile.Groups {
@@ -115,6 +134,19 @@ func datasheet(model string) topology.Datasheet {
 		}
 	}
 	return sheet
+}
+
+// nvlinks is how many NVLinks a datasheet's rate is of, 0 of other links: one has 25 GB/s in a
+// direction from Volta to Hopper (sm70 to sm90) and 50 GB/s since Blackwell (sm100).
+func nvlinks(m importer.Model) int {
+	each := 25e9
+	if strings.HasPrefix(m.Sheet.Arch, "sm10") {
+		each = 50e9
+	}
+	if m.Fabric != "nvlink" {
+		return 0
+	}
+	return int(m.Sheet.LinkPerS / each)
 }
 
 func writeDraft(w io.Writer, path string, d *topology.Draft) error {

@@ -26,6 +26,7 @@ type Datasheet struct {
 	Fabric            string // link class of its own links; empty where none are known
 	LinkPerS, NetPerS units.BytesPerS
 	HostPerS          units.BytesPerS // of PCIe, or what stands in its place
+	Links             int             // how many NVLinks it has; 0 is unknown
 	// Laws are the link classes for which there are laws without a profile of the user's.
 	Laws []string
 }
@@ -164,6 +165,7 @@ func (d *Draft) link(m *Machine, o Options, devices []op.Member) string {
 		return d.unsaid(o, devices)
 	}
 	w := wiring(m)
+	d.doubtDevice(w, o, devices[0].Device)
 	switch {
 	case w.wired == 0 && sheetFabric(o, devices) != "":
 		d.guess("link class pcie: the file shows no links between GPUs but PCIe, the farthest at %s, though by its datasheet %s has %s; topo -mp leaves these out, and so may a virtual machine: if they are there, write link: %[3]s", w.farthest, devices[0].Device, sheetFabric(o, devices))
@@ -185,6 +187,23 @@ func (d *Draft) link(m *Machine, o Options, devices []op.Member) string {
 	d.guess("link class pcie: %s joins only the GPUs of each island %s, so what crosses from one to another goes over PCIe (%s); one node has one class, and groups within an island are faster than this says", w.fabric, w.islandNames(), w.farthest)
 	d.remarks.Link = fmt.Sprintf("guessed: the slower of two; %s joins GPUs of %d islands only", w.fabric, len(w.islands))
 	return pcie
+}
+
+// mostNVLinks is what a GPU of any kind that is known has.
+const mostNVLinks = 18
+
+// doubtDevice says of more NVLinks between two GPUs than one has that the file and the device
+// type cannot both be right.
+func (d *Draft) doubtDevice(w wires, o Options, device string) {
+	has := o.Datasheet(costmodel.ModelOf(device)).Links
+	switch {
+	case w.fabric != nvlink || w.most <= cmp.Or(has, mostNVLinks):
+	case has > 0:
+		d.guess("device %s: by its datasheet it has %d NVLinks, and the file shows %d between two GPUs: look which GPUs they are", device, has, w.most)
+		d.remarks.Devices = "guessed: the file shows more NVLinks than " + device + " has"
+	default:
+		d.guess("link class %s: the file shows %d NVLinks between two GPUs, and no GPU that is known has more than %d: look at the file", w.fabric, w.most, mostNVLinks)
+	}
 }
 
 // sheetFabric is the datasheet's class of the GPUs' own links; "" where they have

@@ -152,6 +152,35 @@ func TestDraftStatesLinksWithoutLaws(t *testing.T) {
 	}
 }
 
+// More NVLinks than a GPU has are told.
+func TestDraftDoubtsTheDevice(t *testing.T) {
+	sheet := func(model string) Datasheet { return Datasheet{Fabric: nvlink, Links: map[string]int{"x": 12}[model]} }
+	for name, c := range map[string]struct {
+		device string
+		links  int
+		fabric string
+		want   string
+	}{
+		"its own":    {"x", 12, nvlink, ""},
+		"too many":   {"x", 18, nvlink, "device x: by its datasheet it has 12 NVLinks, and the file shows 18 between two GPUs: look which"},
+		"of any":     {"y", 18, nvlink, ""},
+		"of none":    {"y", 99, nvlink, "the file shows 99 NVLinks between two GPUs, and no GPU that is known has more than 18"},
+		"not NVLink": {"y", 99, "xgmi", ""},
+	} {
+		m := machine([]string{"", ""})
+		m.Between[0][1] = Path{Wires: c.links, Fabric: c.fabric}
+		m.Between[1][0] = m.Between[0][1]
+		d, err := m.Draft(Options{Device: c.device, Datasheet: sheet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.Join(d.Guessed, "\n"); !strings.Contains(text, c.want) || c.want == "" && strings.Contains(text, "NVLinks") {
+			t.Errorf("%s: want %q in\n%s", name, c.want, text)
+		}
+		readsBack(t, d)
+	}
+}
+
 // What a file says of its cards is the rate of the network, under a name of ours where none is
 // given: the usual card of the GPU's datasheet may be many times as fast.
 func TestDraftStatesTheCards(t *testing.T) {

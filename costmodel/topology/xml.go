@@ -28,6 +28,7 @@ type device struct {
 	gpu, nic                   bool // it holds a <gpu>, a <net>
 	placeless                  bool // a card that stands in the CPU itself
 	said                       string
+	dev                        string          // number of its <gpu> on the host
 	rate                       units.BytesPerS // of its <net>s
 	slot                       units.BytesPerS // of PCIe between it and what it stands in; 0 is unknown
 	wires                      []wire
@@ -154,7 +155,7 @@ func (t *tree) take(e xml.StartElement, at **device, line int) error {
 		if in == nil || in.parent == nil {
 			return wrongf(line, "<gpu> outside of a <pci>")
 		}
-		in.gpu, in.said = true, said(e)
+		in.gpu, in.said, in.dev = true, said(e), attr(e, "dev")
 	case "nic":
 		if in != nil && in.parent == nil { // a card whose place on PCIe is unknown stands in the CPU itself
 			*at = &device{parent: in, host: in.host, class: nicClass, placeless: true, line: line}

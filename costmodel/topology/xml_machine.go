@@ -128,10 +128,28 @@ func (t *tree) remarks(gpus []*device, told bool) []string {
 	if t.odd != "" {
 		out = append(out, t.odd)
 	}
+	if text := twins(gpus); text != "" {
+		out = append(out, text)
+	}
 	if n := strays(gpus); n > 0 {
 		out = append(out, fmt.Sprintf("%d of %d GPUs have links to themselves or to GPUs that are not in the file, which were not counted", n, len(gpus)))
 	}
 	return out
+}
+
+// twins tells of two GPUs of one host with one number, which NCCL gives no two of a machine. They
+// are drafted as the file has them: containers number their GPUs each from 0.
+func twins(gpus []*device) string {
+	type number struct{ host, dev string }
+	first := map[number]*device{}
+	for _, d := range gpus {
+		at := number{d.host, d.dev}
+		if o := first[at]; o != nil && d.dev != "" {
+			return fmt.Sprintf("line %d: a second GPU with dev=%q, which line %d has: look whether both are there, or one was copied", d.line, short(d.dev), o.line)
+		}
+		first[at] = d
+	}
+	return ""
 }
 
 // strays counts the GPUs with links that lead to no other GPU of the file: to

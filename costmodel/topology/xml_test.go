@@ -237,6 +237,27 @@ func TestXMLPlacelessCards(t *testing.T) {
 	}
 }
 
+// Two GPUs of one host with one number are told; of two hosts they are as they should be.
+func TestXMLTwins(t *testing.T) {
+	gpu := func(host, bus, dev string) string {
+		return fmt.Sprintf(`<cpu host_hash="%s">`+"\n"+`<pci busid="%s" class="0x030200" vendor="0x10de"><gpu dev="%s"/></pci></cpu>`, host, bus, dev)
+	}
+	for name, c := range map[string]struct {
+		text string
+		told bool
+	}{
+		"one host":  {gpu("0xa", "1", "0") + gpu("0xa", "2", "0"), true},
+		"two hosts": {gpu("0xa", "1", "0") + gpu("0xb", "2", "0"), false},
+		"apart":     {gpu("0xa", "1", "0") + gpu("0xa", "2", "1"), false},
+		"untold":    {gpu("0xa", "1", "") + gpu("0xa", "2", ""), false},
+	} {
+		m, err := read(XML, "<system>"+c.text+"</system>")
+		if err != nil || slices.Contains(m.Read, `line 3: a second GPU with dev="0", which line 2 has: look whether both are there, or one was copied`) != c.told {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+	}
+}
+
 // A speed that no card has is in another unit: it is left out and told.
 func TestXMLOddSpeed(t *testing.T) {
 	m, err := read(XML, `<system><cpu><pci busid="1" class="0x030200"><gpu sm="228"/></pci>
