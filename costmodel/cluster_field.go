@@ -20,6 +20,18 @@ func (e *FieldError) Error() string { return e.Err.Error() }
 // Unwrap gives what is wrong.
 func (e *FieldError) Unwrap() error { return e.Err }
 
+// ContradictionError is that of a file of a cluster which is well-formed and contradicts itself or
+// what a cluster can be: a node of no devices, two of one name, a link of two rates.
+type ContradictionError struct {
+	Err error // begins with file and, where there is one, line
+}
+
+// Error names file, line and field, with what would do.
+func (e *ContradictionError) Error() string { return e.Err.Error() }
+
+// Unwrap gives what is wrong.
+func (e *ContradictionError) Unwrap() error { return e.Err }
+
 // InClusterFile puts the file that a cluster was read from before an error of it, and the
 // line where the error is of a field that stands there: one that a flag filled in does not.
 func InClusterFile(name string, data []byte, err error) error {
@@ -36,7 +48,11 @@ func InClusterFile(name string, data []byte, err error) error {
 func linesOf(data []byte) yamlLines {
 	lines := yamlLines{}
 	file, err := parser.ParseBytes(data, 0)
-	if err != nil || checkYAMLTree("", file) != nil || yamlCluster.check("", "", file.Docs[0].Body, lines) != nil {
+	if err != nil {
+		return nil
+	}
+	body, err := checkYAMLTree("", file)
+	if err != nil || yamlCluster.check("", "", body, lines) != nil {
 		return nil
 	}
 	return lines

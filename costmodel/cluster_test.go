@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -224,6 +225,73 @@ func FuzzParseCluster(f *testing.F) {
 			t.Errorf("%q: String %q does not read back: %v", s, c, err)
 		}
 	})
+}
+
+// A file that is well-formed and says what cannot be is told from one that is malformed.
+func TestReadClusterYAMLContradictions(t *testing.T) {
+	swap := func(old, new string) string { return strings.Replace(goodYAML, old, new, 1) }
+	links := func(rates ...string) string {
+		text := "links:\n"
+		for _, r := range rates {
+			text += "  - {name: roce, bytes_per_s: " + r + "}\n"
+		}
+		return swap("nodes:", text+"nodes:")
+	}
+	for name, c := range map[string]struct {
+		data        string
+		contradicts bool
+	}{
+		"no devices":   {swap("count: 4", "count: 0"), true},
+		"fewer":        {swap("count: 4", "count: -4"), true},
+		"no nodes":     {"schema: evenkeel.cluster/v1\nnodes: []\n", true},
+		"one name":     {swap("name: b", "name: a"), true},
+		"two rates":    {links("25e9", "50e9"), true},
+		"no rate":      {links("1"), true},
+		"many cards":   {swap("nics: 4", "nics: 9"), true},
+		"no card":      {swap("nics: 4", "nics: 0"), true},
+		"half a card":  {swap("nics: 4", "nics: 0.5"), false},
+		"word":         {swap("count: 4", "count: four"), false},
+		"unknown key":  {swap("    link: nvlink", "    lnik: nvlink"), false},
+		"other schema": {swap("cluster/v1", "cluster/v9"), false},
+		"broken":       {swap("nodes:", "nodes: ]"), false},
+	} {
+		_, err := ReadClusterYAML("c.yaml", []byte(c.data))
+		var of *ContradictionError
+		if err == nil || errors.As(err, &of) != c.contradicts || !strings.HasPrefix(err.Error(), "c.yaml") {
+			t.Errorf("%s: %v: a contradiction: %t, want %t", name, err, !c.contradicts, c.contradicts)
+		}
+	}
+}
+
+// What YAML allows around a document and as a key is no second document and no unknown key.
+func TestReadClusterYAMLForms(t *testing.T) {
+	want, err := ReadClusterYAML("c.yaml", []byte(goodYAML))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string]string{
+		"directive":    "%YAML 1.2\n---\n" + goodYAML,
+		"a start":      "---\n" + goodYAML,
+		"an end":       goodYAML + "...\n",
+		"a last start": goodYAML + "---\n",
+		"all":          "# a cluster\n%YAML 1.2\n---\n" + goodYAML + "---\n# the end\n",
+		"keys":         strings.NewReplacer("  - name: b\n", "  - ? name\n    : b\n", "network: roce", "? network\n: roce").Replace(goodYAML),
+	} {
+		if got, err := ReadClusterYAML("c.yaml", []byte(data)); err != nil || !cmp.Equal(got, want) {
+			t.Errorf("%s: %v\n%s", name, err, cmp.Diff(want, got))
+		}
+	}
+	for data, want := range map[string]string{
+		"%TAG ! tag:x,2000:\n---\n" + goodYAML:       "2 YAML documents",
+		goodYAML + "---\nnull\n":                     "2 YAML documents",
+		goodYAML + "? rate\n: 5\n":                   `unknown key "rate"`,
+		goodYAML + "? network\n: roce\n":             "network: is there twice",
+		"%YAML 1.2\n---\n" + goodYAML + "? [a]\n:\n": "is no YAML",
+	} {
+		if _, err := ReadClusterYAML("c.yaml", []byte(data)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", data, err, want)
+		}
+	}
 }
 
 func FuzzReadClusterYAML(f *testing.F) {

@@ -58,7 +58,8 @@ func (f clusterFile) cluster() Cluster {
 //
 // It is strict: the schema comes first, unknown and repeated keys are refused,
 // and so are anchors, aliases, tags and second documents, which a file of this
-// kind does not need. Errors begin with name and, where there is one, the line.
+// kind does not need. Errors begin with name and, where there is one, the line; that of a file
+// which is well-formed and states what no cluster can be is a *ContradictionError.
 func ReadClusterYAML(name string, data []byte) (Cluster, error) {
 	if what, do := doc.WholeFile(data); do != "" {
 		return Cluster{}, fmt.Errorf("%s: %s; %s", name, what, do)
@@ -70,20 +71,21 @@ func ReadClusterYAML(name string, data []byte) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, yamlError(name, data, err)
 	}
-	if err := checkYAMLTree(name, file); err != nil {
+	body, err := checkYAMLTree(name, file)
+	if err != nil {
 		return Cluster{}, err
 	}
 	lines := yamlLines{}
-	if err := yamlCluster.check(name, "", file.Docs[0].Body, lines); err != nil {
+	if err := yamlCluster.check(name, "", body, lines); err != nil {
 		return Cluster{}, err
 	}
 	var f clusterFile
-	if err := yaml.UnmarshalWithOptions(data, &f, yaml.Strict()); err != nil {
+	if err := yaml.NodeToValue(body, &f, yaml.Strict()); err != nil {
 		return Cluster{}, yamlError(name, data, err)
 	}
 	c := f.cluster()
 	if err := c.Validate(); err != nil {
-		return Cluster{}, lines.located(name, err)
+		return Cluster{}, &ContradictionError{lines.located(name, err)}
 	}
 	return c, nil
 }
@@ -106,14 +108,16 @@ func checkYAMLSize(data []byte) error {
 	return nil
 }
 
-func checkYAMLTree(name string, file *ast.File) error {
-	if len(file.Docs) == 0 || len(file.Docs) == 1 && file.Docs[0].Body == nil {
-		return fmt.Errorf("%s: no YAML document: want one, beginning with schema: %s", name, ClusterSchema)
+// checkYAMLTree is the body of the file's only document, if that may be a cluster.yaml.
+func checkYAMLTree(name string, file *ast.File) (ast.Node, error) {
+	docs := documents(file)
+	if len(docs) == 0 {
+		return nil, fmt.Errorf("%s: no YAML document: want one, beginning with schema: %s", name, ClusterSchema)
 	}
-	if len(file.Docs) != 1 {
-		return fmt.Errorf("%s: %d YAML documents: want one, beginning with schema: %s", name, len(file.Docs), ClusterSchema)
+	if len(docs) != 1 {
+		return nil, fmt.Errorf("%s: %d YAML documents: want one, beginning with schema: %s", name, len(docs), ClusterSchema)
 	}
-	body := file.Docs[0].Body
+	body := docs[0]
 	first, schema := firstEntry(body)
 	value := ""
 	if s, ok := schema.(*ast.StringNode); ok {
@@ -121,16 +125,28 @@ func checkYAMLTree(name string, file *ast.File) error {
 	}
 	switch {
 	case first != "schema":
-		return fmt.Errorf("%s: begins with %.40q: the first line must be schema: %s", at(name, body), first, ClusterSchema)
+		return nil, fmt.Errorf("%s: begins with %.40q: the first line must be schema: %s", at(name, body), first, ClusterSchema)
 	case value != ClusterSchema:
-		return fmt.Errorf("%s: schema: %s: want %s", at(name, body), spelt(schema), ClusterSchema)
+		return nil, fmt.Errorf("%s: schema: %s: want %s", at(name, body), spelt(schema), ClusterSchema)
 	}
 	var v yamlVisitor
 	ast.Walk(&v, body)
 	if v.found != nil {
-		return fmt.Errorf("%s: %.40q: anchors, aliases and tags are not used in a cluster.yaml; write the entry out", at(name, v.found), v.found.String())
+		return nil, fmt.Errorf("%s: %.40q: anchors, aliases and tags are not used in a cluster.yaml; write the entry out", at(name, v.found), v.found.String())
 	}
-	return nil
+	return body, nil
+}
+
+// documents are the bodies of those that hold anything. The library counts a %YAML line as one,
+// and so what follows a last ---.
+func documents(file *ast.File) (bodies []ast.Node) {
+	for _, d := range file.Docs {
+		if of, ok := d.Body.(*ast.DirectiveNode); d.Body == nil || ok && of.Name != nil && of.Name.String() == "YAML" {
+			continue
+		}
+		bodies = append(bodies, d.Body)
+	}
+	return bodies
 }
 
 func firstEntry(body ast.Node) (key string, value ast.Node) {
@@ -146,7 +162,15 @@ func firstEntry(body ast.Node) (key string, value ast.Node) {
 	if kv == nil {
 		return body.GetToken().Value, nil
 	}
-	return kv.Key.GetToken().Value, kv.Value
+	return keyOf(kv), kv.Value
+}
+
+// keyOf is the key of an entry, which may be written out: ? name.
+func keyOf(kv *ast.MappingValueNode) string {
+	if k, ok := kv.Key.(*ast.MappingKeyNode); ok && k.Value != nil {
+		return k.Value.GetToken().Value
+	}
+	return kv.Key.GetToken().Value
 }
 
 // yamlVisitor finds the first node of a kind we refuse.

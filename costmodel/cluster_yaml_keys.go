@@ -147,7 +147,11 @@ func (v *yamlValue) check(name, path string, n ast.Node, lines yamlLines) error 
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: %s: %s: want %s", at(name, n), path, spelt(n), v.want)
+	err := fmt.Errorf("%s: %s: %s: want %s", at(name, n), path, spelt(n), v.want)
+	if v == yamlCards && whole(n) != nil {
+		return &ContradictionError{err}
+	}
+	return err
 }
 
 // entries checks the entries of a mapping.
@@ -161,7 +165,7 @@ func (v *yamlValue) entries(name, path string, entries []*ast.MappingValueNode, 
 		place, before = path+": ", path+"."
 	}
 	for _, e := range entries {
-		key := e.Key.GetToken().Value
+		key := keyOf(e)
 		i := slices.Index(known, key)
 		if i < 0 {
 			return fmt.Errorf("%s: %sunknown key %.60q%s; the keys there are %s", at(name, e.Key), place, key, spelling.Hint(key, known), strings.Join(known, ", "))
@@ -215,14 +219,17 @@ func (l yamlLines) located(name string, err error) error {
 
 // syntaxError puts the library's message behind file and line, with what stands there.
 func syntaxError(name string, data []byte, e interface{ GetMessage() string }, line int) error {
-	var key string
-	var first, column int
-	if _, err := fmt.Sscanf(e.GetMessage(), "mapping key %q already defined at [%d:%d]", &key, &first, &column); err == nil {
-		return fmt.Errorf("%s:%d: %s: is there twice, before in line %d: leave one out", name, line, key, first)
-	}
 	text := ""
 	if all := strings.Split(string(data), "\n"); line > 0 && line <= len(all) {
 		text = strings.TrimRight(all[line-1], "\r")
+	}
+	var key string
+	var first, column int
+	if _, err := fmt.Sscanf(e.GetMessage(), "mapping key %q already defined at [%d:%d]", &key, &first, &column); err == nil {
+		if key == "?" { // what stands before a key that is written out
+			key = strings.Trim(text, "- \t?")
+		}
+		return fmt.Errorf("%s:%d: %.60s: is there twice, before in line %d: leave one out", name, line, key, first)
 	}
 	return fmt.Errorf("%s:%d: %.60q: is no YAML: %w; look at the indentation there and above, which is of spaces, and at brackets and quotes", name, line, text, errors.New(e.GetMessage()))
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -39,7 +40,8 @@ const (
 )
 
 // usageError is a command line that cannot be meant, or whose files, each well-formed,
-// suffice for no plan together. A file that is missing or malformed is no usage error.
+// suffice for no plan together, or contradict themselves as the cluster's may
+// (costmodel.ContradictionError). A file that is missing or malformed is no usage error.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
@@ -80,6 +82,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 func exitCode(err error) int {
 	var usage usageError
+	var contradiction *costmodel.ContradictionError
 	var asked *profile.AskedError
 	var modelless *replay.NoModelError
 	var infeasible *solver.InfeasibleError
@@ -89,7 +92,7 @@ func exitCode(err error) int {
 	var noPlan *recommend.InfeasibleError
 	var notRun *emit.NotRunError
 	switch {
-	case errors.As(err, &usage), errors.As(err, &asked), errors.As(err, &modelless):
+	case errors.As(err, &usage), errors.As(err, &contradiction), errors.As(err, &asked), errors.As(err, &modelless):
 		return exitUsage
 	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none), errors.As(err, &noRoom), errors.As(err, &noPlan), errors.As(err, &notRun):
 		return exitInfeasible
@@ -110,8 +113,8 @@ loop (serve), writes what training frameworks read of a plan (emit), runs plans 
 real ranks (replay), and checks that the model still tells the truth (check).
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check or --strict failed. A file
-that is missing or malformed is 1; flags that cannot be meant, and inputs that
-suffice for no plan, are 2.
+that is missing or malformed is 1; flags that cannot be meant, a cluster that contradicts
+itself, and inputs that suffice for no plan, are 2.
 Results go to stdout, progress and warnings to stderr.`,
 		Example: `  evenkeel calibrate --budget 1m --out prof
   evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
