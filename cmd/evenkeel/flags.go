@@ -12,6 +12,54 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// synonyms are other words of the field for values of flags, by the flag: what people write
+// who come from torch, DeepSpeed or Megatron-LM, and mean the same.
+func synonyms() map[string]map[string]string {
+	return map[string]map[string]string{
+		"zero": {"0": "zero0", "1": "zero1", "2": "zero2", "3": "zero3"},
+		"dtype": {
+			"bfloat16": "bf16", "float16": "f16", "fp16": "f16", "half": "f16", "float32": "f32", "fp32": "f32", "float": "f32", "float8": "fp8",
+			"float64": "f64", "fp64": "f64", "double": "f64",
+		},
+	}
+}
+
+// synonymous lets the flags of a verb that have synonyms take these, in capital letters too.
+func synonymous(c *cobra.Command) {
+	for name, words := range synonyms() {
+		if f := c.Flags().Lookup(name); f != nil {
+			f.Value = &synonymValue{f.Value, words}
+		}
+	}
+}
+
+// synonymValue is a flag's value by a word that it has synonyms for.
+type synonymValue struct {
+	pflag.Value
+	words map[string]string
+}
+
+func (v *synonymValue) Set(s string) error {
+	word := strings.ToLower(s)
+	if known, ok := v.words[strings.NewReplacer("zero-", "", "zero_", "", "torch.", "").Replace(word)]; ok {
+		return v.Value.Set(known)
+	}
+	for _, known := range v.words {
+		if known == word {
+			return v.Value.Set(word)
+		}
+	}
+	return v.Value.Set(s)
+}
+
+// insteadOf says what there is in the place of a way to compute again that others have.
+func insteadOf(recompute string) string {
+	if strings.ToLower(recompute) != "selective" {
+		return ""
+	}
+	return "; what selective of Megatron-LM computes again, the scores of attention, is never kept by the fused attention that is planned with: none is the nearest"
+}
+
 // onceEach lets every flag of a verb that takes one value take it once: of two the flag's
 // library takes the last without a word, and whoever writes --profile a --profile b means
 // both. The same value again says nothing else and is let pass, as are flags of yes or no and

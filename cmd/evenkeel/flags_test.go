@@ -90,3 +90,31 @@ func TestFlagsOfLargeVerbsAreInGroups(t *testing.T) {
 		}
 	}
 }
+
+// What the field calls a value is that value; any other word is left for its flag to refuse.
+func TestFlagsTakeSynonyms(t *testing.T) {
+	for _, c := range []struct{ flag, given, want string }{
+		{"zero", "3", "zero3"},
+		{"zero", "ZeRO3", "zero3"},
+		{"zero", "ZeRO-2", "zero2"},
+		{"zero", "zero_1", "zero1"},
+		{"zero", "auto", "auto"},
+		{"zero", "4", "4"},
+		{"zero", "Zero9", "Zero9"},
+		{"dtype", "bfloat16", "bf16"},
+		{"dtype", "torch.float16", "f16"},
+		{"dtype", "FP16", "f16"},
+		{"dtype", "fp32", "f32"},
+		{"dtype", "BF16", "bf16"},
+		{"dtype", "f64", "f64"},
+		{"dtype", "int4", "int4"},
+	} {
+		solve, _, err := new(app).root().Find([]string{"solve"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := solve.Flags().Set(c.flag, c.given); err != nil || solve.Flags().Lookup(c.flag).Value.String() != c.want {
+			t.Errorf("--%s %s: %q, %v; want %q", c.flag, c.given, solve.Flags().Lookup(c.flag).Value, err, c.want)
+		}
+	}
+}

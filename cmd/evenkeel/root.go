@@ -141,6 +141,7 @@ Results go to stdout, progress and warnings to stderr.`,
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
 		complete(c)
+		synonymous(c)
 		onceEach(c)
 		if c.Name() == "help" { // cobra's ends with 0 on a verb that there is not
 			c.Args = isVerb

@@ -453,6 +453,9 @@ func (o problem) inFlags(err error) error {
 	if (flag == "zero" || flag == "recompute") && !o.batch {
 		rest += ", or auto"
 	}
+	if flag == "recompute" {
+		rest += insteadOf(o.recompute)
+	}
 	return fmt.Errorf("--%s %s", flag, rest)
 }
 

@@ -200,7 +200,7 @@ func (a *app) taskPrices(o problem, t *costs.Tasks) (taskPriceList, error) {
 	}
 	recompute := costmodel.Recompute(o.recompute)
 	if recompute != costmodel.RecomputeNone && recompute != costmodel.RecomputeFull {
-		return taskPriceList{}, usagef("--recompute %s: want none or full for --tasks", o.recompute)
+		return taskPriceList{}, usagef("--recompute %s: want none or full for --tasks%s", o.recompute, insteadOf(o.recompute))
 	}
 	reserve, err := o.memoryReserve()
 	if err != nil {
