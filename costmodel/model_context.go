@@ -1,7 +1,10 @@
 package costmodel
 
 import (
+	"cmp"
+	"fmt"
 	"math"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 
@@ -46,6 +49,34 @@ func ModelContext(data []byte) units.Tokens {
 		return 0
 	}
 	return units.Tokens(most)
+}
+
+// ModelQuantized is how the config.json of a model says that its weights are quantized, such as
+// "gptq, 4 bits"; "" where it does not. It changes nothing that is planned: training has whole weights.
+func ModelQuantized(data []byte) string {
+	var c struct {
+		Quantized *struct {
+			Method string  `json:"quant_method"`
+			Bits   float64 `json:"bits"`
+			In4    bool    `json:"load_in_4bit"` // bitsandbytes
+			In8    bool    `json:"load_in_8bit"`
+		} `json:"quantization_config"`
+	}
+	if json.Unmarshal(data, &c) != nil || c.Quantized == nil {
+		return ""
+	}
+	q := c.Quantized
+	words := []string{fmt.Sprintf("%.40s", cmp.Or(q.Method, "by an unnamed method"))}
+	switch {
+	case q.In4:
+		q.Bits = 4
+	case q.In8:
+		q.Bits = 8
+	}
+	if q.Bits > 0 {
+		words = append(words, fmt.Sprintf("%g bits", q.Bits))
+	}
+	return strings.Join(words, ", ")
 }
 
 // TooLong says why sequences of more than MaxLen tokens are not planned, with the ways out.

@@ -30,3 +30,19 @@ func TestModelContext(t *testing.T) {
 		}
 	}
 }
+
+func TestModelQuantized(t *testing.T) {
+	for config, want := range map[string]string{
+		`{"quantization_config": {"quant_method": "gptq", "bits": 4}}`:                      "gptq, 4 bits",
+		`{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}}`:   "bitsandbytes, 4 bits",
+		`{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}`: "fp8",
+		`{"quantization_config": {"load_in_8bit": true}}`:                                   "by an unnamed method, 8 bits",
+		`{"quantization_config": null}`:                                                     "",
+		`{"quantization_config": 4}`:                                                        "",
+		`{"hidden_size": 64}`:                                                               "",
+	} {
+		if got := costmodel.ModelQuantized([]byte(config)); got != want {
+			t.Errorf("%s: %q, want %q", config, got, want)
+		}
+	}
+}

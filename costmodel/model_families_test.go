@@ -216,6 +216,8 @@ func TestReadGPTErrors(t *testing.T) {
 		want string
 	}{
 		"class":      {config(t, "GPT-2", "GPT2LMHeadModel", "GPT2ForSequenceClassification"), `model_type "gpt2", architectures ["GPT2ForSequenceClassification"]: not supported; the supported ones are gemma (GemmaForCausalLM), glm (GlmForCausalLM), gpt2 (GPT2LMHeadModel)`},
+		"two kinds":  {config(t, "GPT-2", "GPT2LMHeadModel", "Phi3ForCausalLM"), `model_type "gpt2", architectures ["Phi3ForCausalLM"]: contradict each other: of gpt2 it is GPT2LMHeadModel, and Phi3ForCausalLM is of phi3; correct the one that is wrong`},
+		"its class":  {config(t, "GPT-2", "GPT2LMHeadModel", "GPT2ForSequenceClassification"), `; of gpt2 what is planned is GPT2LMHeadModel, which predicts the next token: to plan its layers, write that in the place of its architecture`},
 		"neo":        {config(t, "GPT-2", `"gpt2"`, `"gpt_neo"`), `model_type "gpt_neo"`},
 		"width":      {config(t, "GPT-2", `"n_embd": 768, `, ""), "n_embd: missing"},
 		"heads":      {config(t, "GPT-2", `"n_head": 12`, `"n_head": 7`), "n_embd: 768: not a multiple of n_head 7"},

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -193,10 +194,35 @@ func (c *hfConfig) family() (family, error) {
 		}
 		known = append(known, g.name+" ("+g.class+")")
 	}
+	if err := c.contradicts(f); err != nil {
+		return family{}, err
+	}
 	if f.name == "" || len(c.Architectures) > 1 || (len(c.Architectures) == 1 && c.Architectures[0] != f.class) {
-		return family{}, fmt.Errorf("model_type %q, architectures %q: not supported; the supported ones are %s%s", c.ModelType, c.Architectures, strings.Join(known, ", "), c.hint())
+		return family{}, fmt.Errorf("model_type %q, architectures %q: not supported; the supported ones are %s%s", c.ModelType, c.Architectures, strings.Join(known, ", "), cmp.Or(c.hint(), c.otherClass(f)))
 	}
 	return f, c.unusual()
+}
+
+// contradicts says of a model_type and an architecture that are known, but of two families, that
+// one of them is wrong.
+func (c *hfConfig) contradicts(f family) error {
+	if f.name == "" || len(c.Architectures) != 1 {
+		return nil
+	}
+	for _, g := range families() {
+		if g.class == c.Architectures[0] && g.class != f.class {
+			return fmt.Errorf("model_type %q, architectures %q: contradict each other: of %[1]s it is %[3]s, and %[4]s is of %[5]s; correct the one that is wrong", f.name, c.Architectures, f.class, g.class, g.name)
+		}
+	}
+	return nil
+}
+
+// otherClass says what of a known model_type is planned where its architecture is none that is.
+func (c *hfConfig) otherClass(f family) string {
+	if f.name == "" || len(c.Architectures) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; of %s what is planned is %s, which predicts the next token: to plan its layers, write that in the place of its architecture", f.name, f.class)
 }
 
 // likelyType is the model_type that the architectures have, where there are any that are known.

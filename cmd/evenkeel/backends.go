@@ -304,6 +304,24 @@ func readModel(path string) (costmodel.Model, error) {
 	return costmodel.ReadModel(path, data)
 }
 
+// ofConfig are the remarks on what the model's config.json states and no plan has.
+func (o problem) ofConfig(lengths []units.Tokens) []string {
+	return slices.Concat(o.beyondContext(lengths), o.quantized())
+}
+
+// quantized remarks that the model's weights are stated to be quantized, which none of a plan is.
+func (o problem) quantized() []string {
+	data, err := os.ReadFile(o.model)
+	if err != nil {
+		return nil
+	}
+	how := costmodel.ModelQuantized(data)
+	if how == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s states quantized weights (quantization_config: %s), and every weight is trained unquantized, in the plan's precision: adapters on quantized weights are not planned", o.model, how)}
+}
+
 // beyondContext remarks that sequences are longer than the context which the model's
 // config.json states, where they are. It is no error: contexts are extended by training on
 // longer sequences.

@@ -180,7 +180,7 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 	return priceList{
 		Costs: c, words: fmt.Sprintf("%s, %s", o.lawWords(laws, job), job.Zero), created: laws.profile.Created, zero: job.Zero, overlap: job.OverlapZero,
 		assumed: laws.references, simulated: laws.profile.Simulated,
-		inputs: append(slices.Clone(laws.inputs), in...), remarks: slices.Concat(o.beyondContext(lengths), laws.remarks), beyond: job.Model.TooLong(),
+		inputs: append(slices.Clone(laws.inputs), in...), remarks: slices.Concat(o.ofConfig(lengths), laws.remarks), beyond: job.Model.TooLong(),
 	}, nil
 }
 

@@ -117,7 +117,7 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range o.beyondContext([]units.Tokens{c.Limits.Tokens}) {
+	for _, s := range o.ofConfig([]units.Tokens{c.Limits.Tokens}) {
 		a.note("note: of what is planned here, %s", s)
 	}
 	c.Token, c.Log = token, func(s string) { a.note("%s", s) }

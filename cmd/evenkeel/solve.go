@@ -247,7 +247,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		return err
 	}
 	plan.Inputs = append(slices.Clone(laws.inputs), plan.Inputs...)
-	plan.Warnings = slices.Concat(plan.Warnings, o.beyondContext([]units.Tokens{plan.Job.SeqLen}), laws.remarks)
+	plan.Warnings = slices.Concat(plan.Warnings, o.ofConfig([]units.Tokens{plan.Job.SeqLen}), laws.remarks)
 	if err := checked(ctx, plan, p); err != nil {
 		return fmt.Errorf("the plan does not stand up to the checker; this is a bug of evenkeel: %w", err)
 	}
