@@ -347,14 +347,32 @@ const statedBy = "the rate that the cluster states"
 // a node through all its cards at once, as far as the links inside it go. Cards bound
 // no port, for a rank reaches those of its node past them.
 func networkWire(p *Profile, c Cluster, l Link) AssumedWire {
-	together := units.BytesPerS(math.Inf(1))
+	together, by := units.BytesPerS(math.Inf(1)), ""
 	for _, n := range c.Nodes {
-		together = min(together, c.leaves(p.Devices, n))
+		if rate := c.leaves(p.Devices, n); rate < together {
+			together, by = rate, cardsStated(n, l, rate)
+		}
 	}
 	return AssumedWire{
 		Class: l.Name, Members: c.members(), Nodes: len(c.Nodes), Latency: cmp.Or(l.Latency, NetLatency),
-		One: l.Rate, All: together, By: statedBy,
+		One: l.Rate, All: together, By: statedBy, AllBy: by,
 	}
+}
+
+// cardsStated says whose rate all cards of a node together have: the cluster states one card's.
+func cardsStated(n Node, l Link, together units.BytesPerS) string {
+	cards := cmp.Or(n.NICs, n.Size())
+	switch {
+	case together == l.Rate:
+		return statedBy
+	case together < l.Rate*units.BytesPerS(cards):
+		return fmt.Sprintf("what the links inside a node carry of %s of its %d cards", statedBy, cards)
+	}
+	text := fmt.Sprintf("%s of %d cards a node, %.3g GB/s each", statedBy, cards, float64(l.Rate)/1e9)
+	if n.NICs == 0 { // left out, or as many as devices: see Resolve
+		text += ", one a device since nics says no fewer"
+	}
+	return text
 }
 
 // insideOf is the rate inside a node: as the cluster states it, or as its

@@ -323,3 +323,42 @@ func TestStatedNetworkOfEveryChoiceOfNodes(t *testing.T) {
 		t.Errorf("%d choices of three kinds: want all seven", n)
 	}
 }
+
+// A ring leaves a node through all its cards, and what that is said to rest on is the rate of one
+// that the cluster states, and how many there are.
+func TestStatedCardsAreNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		nics, devices int
+		inside        units.BytesPerS // 0: as the profile has it
+		want          string
+	}{
+		"left out": {0, 8, 1e12, "80 % of the rate that the cluster states of 8 cards a node, 25 GB/s each, one a device since nics says no fewer (200 GB/s)"},
+		"stated":   {4, 8, 1e12, "80 % of the rate that the cluster states of 4 cards a node, 25 GB/s each (100 GB/s)"},
+		"one":      {1, 8, 1e12, "80 % of the rate that the cluster states (25 GB/s)"},
+		"alone":    {0, 1, 0, "80 % of the rate that the cluster states (25 GB/s)"},
+		"narrow":   {0, 8, 1e11, "80 % of what the links inside a node carry of the rate that the cluster states of its 8 cards (100 GB/s)"},
+	} {
+		node := Node{Name: "a", Link: "bus", NICs: c.nics, Devices: []op.Member{{Device: "x", Count: c.devices}}}
+		cluster := Cluster{Nodes: []Node{node, node}, Network: "ib", Links: []Link{{Name: "ib", Rate: 25e9}}}
+		if c.inside > 0 {
+			cluster.Links = append(cluster.Links, Link{Name: "bus", Rate: c.inside})
+		}
+		p, rings := AssumeLinks(&Profile{}, cluster), 0
+		for _, l := range p.Laws {
+			if !strings.Contains(l.Group, "over ib") {
+				continue
+			}
+			rings++
+			want := c.want
+			if l.Op == op.KindSendRecv || l.Op == op.KindAllToAll || l.Op == op.KindAllToAllV { // through a card each
+				want = "80 % of the rate that the cluster states (25 GB/s)"
+			}
+			if !strings.Contains(l.Assumed, want) {
+				t.Errorf("%s: %s: %q, want %q", name, l.Op, l.Assumed, want)
+			}
+		}
+		if said := cluster.Unheeded(p); len(said) > 0 || rings < len(StepCollectives()) {
+			t.Errorf("%s: %d laws, %q", name, rings, said)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -42,7 +43,8 @@ type AssumedWire struct {
 	// One is the rate of a single port, All that of all ports of a node when they serve
 	// one ring together. Both are for one direction.
 	One, All units.BytesPerS
-	By       string // whose rate it is; completes a sentence that ends in "80 % of"
+	By       string // whose rate One is; completes a sentence that ends in "80 % of"
+	AllBy    string // whose All is; empty where it is By's
 	// Port bounds what its members send; nil where nothing does.
 	Port *op.Port
 }
@@ -57,10 +59,10 @@ func (w AssumedWire) Laws() (op.GroupType, []Law) {
 	levels := math.Ceil(math.Log2(float64(g.Ranks())))
 	var laws []Law
 	for _, k := range StepCollectives() {
-		hops, rate := levels, w.All
+		hops, rate, by := levels, w.All, cmp.Or(w.AllBy, w.By)
 		switch k {
 		case op.KindSendRecv, op.KindAllToAll, op.KindAllToAllV:
-			hops, rate = 1, w.One
+			hops, rate, by = 1, w.One, w.By
 		case op.KindAllReduce:
 			hops = 2 * levels
 		}
@@ -68,7 +70,7 @@ func (w AssumedWire) Laws() (op.GroupType, []Law) {
 			Op: k, Group: g.Name, Curve: wireLine(hops*float64(w.Latency), wireShare*float64(rate)), Range: everySize(k),
 			Spread: Spread{Lo: 1 / wireInterval, Hi: wireInterval}, Port: w.Port,
 			Doubts:  []Doubt{{"collectives over " + w.Class, RemainingFactor(wireInterval, wireKind)}, {string(k) + " over " + w.Class, RemainingFactor(wireKind, wireGroup)}},
-			Assumed: fmt.Sprintf("not measured: %.0f %% of %s (%.3g GB/s) and %.3g us a level of its tree", 100*wireShare, w.By, float64(rate)/1e9, 1e6*float64(w.Latency)),
+			Assumed: fmt.Sprintf("not measured: %.0f %% of %s (%.3g GB/s) and %.3g us a level of its tree", 100*wireShare, by, float64(rate)/1e9, 1e6*float64(w.Latency)),
 		})
 	}
 	return g, laws
