@@ -112,6 +112,7 @@ func TestReadClusterYAMLErrors(t *testing.T) {
 		"schema empty":  {swap("schema: evenkeel.cluster/v1", "schema:"), "schema: empty: want evenkeel.cluster/v1"},
 		"schema later":  {swap("schema: evenkeel.cluster/v1\nnetwork: roce\n", "network: roce\nschema: evenkeel.cluster/v1\n"), "the first line must be schema"},
 		"unknown key":   {swap("    link: nvlink", "    lnik: nvlink"), `c.yaml:6: nodes[0]: unknown key "lnik" (did you mean "link"?); the keys there are name, link, nics, devices`},
+		"another word":  {swap("nodes:", "links: [{name: roce, rate: 25e9}]\nnodes:"), `unknown key "rate"; the keys there are name, bytes_per_s, latency_s`},
 		"duplicate":     {swap("    link: nvlink", "    link: nvlink\n    link: pcie"), "c.yaml:7: link: is there twice, before in line 6: leave one out"},
 		"negative":      {swap("count: 4", "count: -4"), "nodes[1].devices[0].count: -4 of a100_sxm: want at least 1"},
 		"zero devices":  {swap("{device: h100_sxm, count: 8}", "{device: h100_sxm}"), "count: 0 of h100_sxm"},

@@ -3,6 +3,7 @@ package spelling
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/agnivade/levenshtein"
@@ -14,18 +15,29 @@ const maxCompared = 100
 
 // Nearest is the known name that a wrong one most probably was meant to be, the first of
 // equally near ones, or "". Up to a third of its letters may be wrong, of short names two,
-// but never more than half of them; capital letters count as small ones.
+// but never more than half of them; of names of up to four letters half may only be two that are
+// exchanged, or the end: rate is no slip of name. Capital letters count as small ones.
 func Nearest(name string, known []string) string {
 	if len(name) > maxCompared {
 		return ""
 	}
 	best, at := min(max(2, len(name)/3), len(name)/2)+1, ""
 	for _, k := range known {
-		if d := levenshtein.ComputeDistance(strings.ToLower(name), strings.ToLower(k)); d < best {
+		a, b := strings.ToLower(name), strings.ToLower(k)
+		if d := levenshtein.ComputeDistance(a, b); d < best && (d < 2 || len(a) > shortName || alike(a, b)) {
 			best, at = d, k
 		}
 	}
 	return at
+}
+
+// shortName is the most letters of a name of which two wrong ones leave too little.
+const shortName = 4
+
+// alike says whether a name has the letters of another, or goes on where that ends.
+func alike(a, b string) bool {
+	letters := func(s string) string { return string(slices.Sorted(slices.Values([]byte(s)))) }
+	return letters(a) == letters(b) || strings.HasPrefix(a, b) || strings.HasPrefix(b, a)
 }
 
 // Suggest asks after names that were perhaps meant, where a message names the wrong one:

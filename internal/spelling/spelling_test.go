@@ -6,12 +6,13 @@ import (
 )
 
 func TestNearest(t *testing.T) {
-	known := []string{"attn_fwd", "gemm", "burst", "lo", "serve", "solve"}
+	known := []string{"attn_fwd", "gemm", "burst", "lo", "serve", "solve", "name", "usp", "link"}
 	for name, want := range map[string]string{
 		"gem": "gemm", "GEMM": "gemm", "attn_fdw": "attn_fwd", "low": "lo", "brust": "burst",
 		"slove": "serve",                                    // two letters off both: the first
 		"":      "", "x": "", "attention": "", "lola": "lo", // half of the letters
-		"geese":                    "", // three of five
+		"geese": "",                                                                          // three of five
+		"rate":  "", "fsdp": "", "lnik": "link", "lick": "link", "nmae": "name", "us": "usp", // two of four
 		strings.Repeat("gemm", 26): "",
 	} {
 		if got := Nearest(name, known); got != want {
