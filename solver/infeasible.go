@@ -386,8 +386,8 @@ func either(first, second string) string {
 // mostTimes is how many times the devices at hand are tried, as far as plans go.
 const mostTimes = 1024
 
-// moreDevices says how many times the cluster's devices have room for the sequence, or
-// nothing where no number that can be planned for has: states that nobody shares, as
+// moreDevices says how many times the cluster's devices have room for the sequence, of which
+// fewer may do where one time less has none, or nothing where no number that can be planned for has: states that nobody shares, as
 // under zero0, overflow each device however many there are.
 func (d *room) moreDevices() string {
 	holds := func(times int) bool {
@@ -403,7 +403,7 @@ func (d *room) moreDevices() string {
 	if times < 2 {
 		return "more devices"
 	}
-	return fmt.Sprintf("more devices, %d times these or more", times)
+	return fmt.Sprintf("more devices, up to %d times as many", times)
 }
 
 // with is the room that the same devices have for another job.

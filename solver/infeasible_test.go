@@ -99,11 +99,11 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 		zero costmodel.ZeRO
 		want []string
 	}{
-		{with(40 * units.MiB), "", []string{"no plan fits: ", "of weights, gradients and optimizer states already exceed the usable", "of rank 0 (fast on n0)", "way out: more devices, ", " times these or more, or a smaller model; not enough: --recompute full --loss-chunk 256"}},
+		{with(40 * units.MiB), "", []string{"no plan fits: ", "of weights, gradients and optimizer states already exceed the usable", "of rank 0 (fast on n0)", "way out: more devices, up to ", " times as many, or a smaller model; not enough: --recompute full --loss-chunk 256"}},
 		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of 11856 or less", "either with --recompute full"}},
-		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: more devices, 2 times these or more, or a --seq-len of 57196 or less, either with --recompute full --loss-chunk 256"}},
+		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: more devices, up to 2 times as many, or a --seq-len of 57196 or less, either with --recompute full --loss-chunk 256"}},
 		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of 7322 or less", "either with --zero zero3 --recompute full --loss-chunk 256"}},
-		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", " times these or more, with --zero zero3 --recompute full --loss-chunk 256, or a smaller model"}},
+		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", " times as many, with --zero zero3 --recompute full --loss-chunk 256, or a smaller model"}},
 	} {
 		p := testProblem(t, "1x2 fast", 65536, tc.dev)
 		p.Job.Zero = tc.zero
@@ -160,7 +160,7 @@ func TestWaysOutHold(t *testing.T) {
 	if testing.Short() {
 		t.Skip("plans dozens of times what other tests plan once")
 	}
-	times, length := regexp.MustCompile(`^more devices, (\d+) times these or more`), regexp.MustCompile(`a --seq-len of (\d+) or less`)
+	times, length := regexp.MustCompile(`^more devices, up to (\d+) times as many`), regexp.MustCompile(`a --seq-len of (\d+) or less`)
 	flags := map[string]int{}
 	for i, memory := range []units.Bytes{180, 240, 300, 600, 900, 1500} {
 		node := []string{"x3 fast", "x(2 fast + 1 slow)"}[i%2]
