@@ -69,7 +69,7 @@ SOURCE_DATE_EPOCH, where it is set, is the time of creation in seconds since
 	f.IntVar(&o.options.Ranks, "ranks", 0, "ranks of a collective, where the files do not tell")
 	f.IntVar(&o.options.Nodes, "nodes", 0, "nodes that the ranks sit on, where the files do not tell; of a topology: how many such machines (default 1)")
 	f.StringVar(&o.options.Link, "link", "", "class of the links between ranks, such as nvlink or pcie (default: the GPU model's own)")
-	f.StringVar(&o.network, "network", "", "class of the links between nodes, for a topology")
+	f.StringVar(&o.network, "network", "", "class of the links between nodes, for a topology; left out, net where the file tells the rate of its cards")
 	f.StringVar(&o.options.Collective, "collective", "", "collective, where a log does not name it")
 	f.StringVar(&o.options.Stack, "stack", "", "software, such as nccl-2.27.3, where the files do not name it")
 	f.StringVar(&o.dtype, "dtype", "", "precision, where the files do not name it")
