@@ -136,7 +136,7 @@ func (o *checkOptions) flags(c *cobra.Command) {
 // and where nothing can be written.
 func (o checkOptions) writable(paths []string) error {
 	read := slices.Concat(paths, o.driftFrom, []string{o.profile, o.limits})
-	outs, markdown := []output{{"--junit", o.junit}, {"--timeline", o.timeline}}, output{"--markdown", o.markdown}
+	outs, markdown := []output{{"--junit", o.junit, junit}, {"--timeline", o.timeline, timeline}}, output{flag: "--markdown", path: o.markdown}
 	if o.markdown == "-" { // which is stdout
 		markdown.path = ""
 	}

@@ -33,9 +33,7 @@ func (farOffError) Is(target error) bool { return target == errCheckFailed }
 // read is not, and whoever reads it next says why.
 func isOf(path, schema string) bool {
 	found, err := sniff(path)
-	kind, _, _ := strings.Cut(found, "/")
-	want, _, _ := strings.Cut(schema, "/")
-	return err == nil && kind == want
+	return err == nil && kindOf(found) == kindOf(schema)
 }
 
 // anyOf says whether one of the files is.

@@ -87,7 +87,7 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 	if err != nil {
 		return err
 	}
-	to := output{"-o", o.out}
+	to := output{flag: "-o", path: o.out}
 	if err := notLost([]output{to}, append(files, path)...); err != nil {
 		return err
 	}
@@ -107,6 +107,10 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 		return usageError{q.orReferences(err)}
 	}
 	if o.out != "" {
+		to.what = textLike("what "+e.To+" reads", e.Text)
+		if err := to.replaces(); err != nil {
+			return err
+		}
 		if err := doc.WriteAtomic(o.out, []byte(e.Text)); err != nil {
 			return err
 		}
@@ -130,9 +134,7 @@ type emitted struct {
 // emittable reads a plan of one of the kinds that are emitted.
 func emittable(path, schema string) (*emitted, error) {
 	is := func(of string) bool {
-		kind, _, _ := strings.Cut(schema, "/")
-		want, _, _ := strings.Cut(of, "/")
-		return kind == want
+		return kindOf(schema) == kindOf(of)
 	}
 	switch {
 	case is(solver.PlanSchema):

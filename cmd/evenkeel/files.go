@@ -110,8 +110,8 @@ func notAnother(path string) error {
 	case err != nil, schema == profile.RecordingSchema:
 		return nil // the reader knows more
 	}
-	want, _, _ := strings.Cut(profile.RecordingSchema, "/")
-	if kind, _, _ := strings.Cut(schema, "/"); kind != want {
+	want := kindOf(profile.RecordingSchema)
+	if kind := kindOf(schema); kind != want {
 		return fmt.Errorf("%s: is an %s, expected %s; name the recording instead", path, kind, want)
 	}
 	return nil
@@ -277,7 +277,7 @@ func ownRecordings(document string, p *costmodel.Profile) (paths []string, err e
 }
 
 // probe says, before work is done for it, whether the file that a flag names can be
-// written; no path is none.
+// written and holds nothing else than what will be; no path is none.
 func (o output) probe() error {
 	if o.path == "" {
 		return nil
@@ -292,7 +292,7 @@ func (o output) probe() error {
 	if err := doc.Probe(dir); err != nil {
 		return fmt.Errorf("%s %s: %w", o.flag, o.path, err)
 	}
-	return nil
+	return o.replaces()
 }
 
 // probeAppend is probe for a file that is added to if it is there, wherever it lies.
@@ -300,6 +300,9 @@ func (o output) probeAppend() error {
 	info, err := os.Stat(o.path)
 	if err != nil || !info.Mode().IsRegular() {
 		return o.probe()
+	}
+	if err := o.notDocument(); err != nil {
+		return err
 	}
 	f, err := os.OpenFile(o.path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -332,8 +335,12 @@ func (o output) notFolder() error {
 	return nil
 }
 
-// output is a file that a flag names to be written; an empty path is none.
-type output struct{ flag, path string }
+// output is a file that a flag names to be written; an empty path is none. Where what is
+// written is not named, the file may hold anything.
+type output struct {
+	flag, path string
+	what       content
+}
 
 // notLost refuses outputs that would destroy something: a file that is read, or what
 // another flag writes. Paths of inputs that are empty or are no files are passed over.

@@ -25,10 +25,10 @@ func TestAPipeIsWritableWhereNoFileCanBeMadeBesideIt(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	if err := (output{"-o", fmt.Sprintf("/proc/self/fd/%d", w.Fd())}).probe(); err != nil {
+	if err := (output{flag: "-o", path: fmt.Sprintf("/proc/self/fd/%d", w.Fd())}).probe(); err != nil {
 		t.Error(err)
 	}
-	if (output{"-o", t.TempDir()}).probe() == nil {
+	if (output{flag: "-o", path: t.TempDir()}).probe() == nil {
 		t.Error("a folder can be written to like a file")
 	}
 }

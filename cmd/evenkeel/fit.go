@@ -69,10 +69,11 @@ a device type without such steps is taken to train as the H100 did.`,
 			if out == "" {
 				return usagef("fit: -o is missing: name the profile to write")
 			}
-			if err := notLost([]output{{"-o", out}}, slices.Concat(paths, strings.Split(borrow, ","), []string{ref.training})...); err != nil {
+			to := output{"-o", out, document(costmodel.ProfileSchema)}
+			if err := notLost([]output{to}, slices.Concat(paths, strings.Split(borrow, ","), []string{ref.training})...); err != nil {
 				return err
 			}
-			if err := (output{"-o", out}).probe(); err != nil { // a fit may take minutes
+			if err := to.probe(); err != nil { // a fit may take minutes
 				return err
 			}
 			p, err := a.fitOrBorrow(paths, model, borrow, out, o, ref)

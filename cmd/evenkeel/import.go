@@ -104,7 +104,7 @@ func (o *importing) settle() (importer.Format, error) {
 	if err != nil {
 		return importer.Format{}, usagef("--from: %w; topologies: %s", err, strings.Join(topologies(), ", "))
 	}
-	if err := (output{"-o", o.out}).named(); err != nil {
+	if err := (output{flag: "-o", path: o.out}).named(); err != nil {
 		return importer.Format{}, err
 	}
 	o.options.DType = op.DType(o.dtype)
@@ -142,12 +142,15 @@ func (a *app) runImport(ctx context.Context, o importing, paths []string) error 
 	if err != nil {
 		return err
 	}
-	if err := (output{"-o", o.out}).probe(); err != nil {
+	if err := (output{flag: "-o", path: o.out}).probe(); err != nil {
 		return err
 	}
 	shown := newReading(a.errOut, a.quiet)
 	sources, err := openable(ctx, paths, o.out, shown)
 	if err != nil {
+		return err
+	}
+	if err := (output{"-o", o.out, imported}).replaces(); err != nil {
 		return err
 	}
 	created, err := creation()

@@ -208,7 +208,8 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	if o.model != "" {
 		files = append(slices.Clone(paths), o.model)
 	}
-	if err := notLost([]output{{"-o", c.Out}}, files...); err != nil {
+	to := output{"-o", c.Out, document(replay.TraceSchema)}
+	if err := notLost([]output{to}, files...); err != nil {
 		return c, err
 	}
 	if c.Inputs, err = inputs(c.Out, files); err != nil {
@@ -221,7 +222,7 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 		return c, err
 	}
 	if c.World == nil || c.World.Task == 0 { // the task of rank 0 writes for all
-		err = output{"-o", c.Out}.probe()
+		err = to.probe()
 	}
 	return c, err
 }

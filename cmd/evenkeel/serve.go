@@ -102,7 +102,7 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	if err := notLost([]output{{"--socket", o.socket}, {"--journal", o.journal}}); err != nil {
+	if err := notLost([]output{{flag: "--socket", path: o.socket}, {flag: "--journal", path: o.journal}}); err != nil {
 		return err
 	}
 	token, err := o.token()
@@ -186,7 +186,7 @@ func (a *app) reachable(o serving) error {
 			return usagef("--listen %s: %w; want an address such as 127.0.0.1:8137", o.listen, err)
 		}
 	}
-	if err := (output{"--journal", o.journal}).probe(); err != nil || o.journal == "" {
+	if err := (output{flag: "--journal", path: o.journal}).probe(); err != nil || o.journal == "" {
 		return err
 	}
 	note, err := serve.CheckJournal(o.journal)

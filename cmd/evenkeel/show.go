@@ -96,7 +96,7 @@ func (a *app) runShow(path string, o view) error {
 	if err != nil {
 		return err
 	}
-	kind, _, _ := strings.Cut(schema, "/")
+	kind := kindOf(schema)
 	recording := strings.TrimSuffix(profile.RecordingSchema, "v1")
 	if err := o.misplaced(path, kind); err != nil {
 		return err
@@ -270,7 +270,11 @@ func probePlot(name string, ends ...string) error {
 		return usagef("--plot %s: want what the names of the files begin with, such as %saccuracy", name, dir)
 	}
 	for _, end := range ends {
-		if err := (output{"--plot", plotPrefix(name) + end}).probe(); err != nil {
+		what := svg
+		if strings.HasSuffix(end, ".png") {
+			what = png
+		}
+		if err := (output{"--plot", plotPrefix(name) + end, what}).probe(); err != nil {
 			return err
 		}
 	}

@@ -543,7 +543,7 @@ func (o problem) writable() error {
 	if err != nil {
 		return err
 	}
-	outs := []output{{"-o", o.out}, {"--timeline", o.timeline}}
+	outs := []output{{"-o", o.out, document(o.schema())}, {"--timeline", o.timeline, timeline}}
 	if err := notLost(outs, append(paths, o.cluster, o.model, o.sequences.file, o.staged.stagesOf, o.tasks)...); err != nil {
 		return err
 	}

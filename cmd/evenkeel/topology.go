@@ -85,7 +85,7 @@ func settleTopology(o importing, paths []string, given func(flag string) bool) e
 	case given("nodes") && o.options.Nodes < 1:
 		return usagef("--nodes %d: want at least 1, how many such machines there are", o.options.Nodes)
 	}
-	if err := (output{"-o", o.out}).probe(); err != nil {
+	if err := (output{flag: "-o", path: o.out}).probe(); err != nil {
 		return err
 	}
 	target, err := os.Stat(o.out)
@@ -93,7 +93,7 @@ func settleTopology(o importing, paths []string, given func(flag string) bool) e
 	if err == nil && err2 == nil && os.SameFile(target, source) {
 		return usagef("-o %s: is the file to import; choose another name", o.out)
 	}
-	return nil
+	return output{"-o", o.out, drafts}.replaces()
 }
 
 // deviceNamed is the device type that --device means: a GPU model, in whatever spelling or by
