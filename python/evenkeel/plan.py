@@ -11,6 +11,25 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, TypeV
 SCHEMA = "evenkeel.plan/v2"
 MOST_CHUNKS = 4  # of a rank's heads
 
+# The keys that a plan of SCHEMA has where they say what is run and of what (docs/documents.md). Any other one
+# may be of a later version and say that ranks run something else.
+KNOWN = {
+    "plan": frozenset((
+        "schema", "tool", "created", "inputs", "simulated", "job", "strategy", "ranks", "taken", "groups", "own_last",
+        "keep_tail", "head_chunks", "two_batch_overlap", "weave_forward", "weave_backward", "step", "lower_bound_s",
+        "gap", "side_by_side", "settings", "considered", "warnings", "notes",
+    )),
+    "job": frozenset((
+        "model", "cluster", "seq_len_tokens", "dtype", "recompute", "ring_buffers", "loss_chunk_tokens", "zero",
+        "overlap_zero", "grad_accumulation", "memory_reserve_ratio",
+    )),
+    "rank": frozenset((
+        "rank", "device", "node", "tokens", "segments", "group", "first_q_head", "q_heads", "kv_heads",
+    )),
+    "segment": frozenset(("start_tokens", "end_tokens")),
+    "share": frozenset(("rank", "q_heads")),
+}
+
 Source = Union[str, "os.PathLike[str]", Mapping[str, Any]]  # of a document: a file, or parsed
 T = TypeVar("T")
 
@@ -78,8 +97,9 @@ class Plan:
 def load_plan(source: Source) -> Plan:
     """Reads a plan from a file or a document already parsed, and checks that it can be run.
 
-    Raises PlanError, which names the field, for another schema, a hole in the sequence, tokens or heads owned
-    twice, and ranks that are not the plan's; OSError for a file that cannot be read.
+    Raises PlanError, which names the field, for another schema, a key that this version does not know, a hole in
+    the sequence, tokens or heads owned twice, and ranks that are not the plan's; OSError for a file that cannot
+    be read.
     """
     return opened(source, _plan_of)
 
@@ -129,7 +149,9 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
     schema = document.get("schema")
     if schema != SCHEMA:
         raise PlanError(f"schema: {schema!r}: want {SCHEMA!r}; let evenkeel solve write the plan anew")
+    _known(document, "plan", "")
     job = _object(document, "job", "")
+    _known(job, "job", "job.")
     model = _object(job, "model", "job.")
     ranks = _list(document, "ranks", "")
     if not ranks:
@@ -162,6 +184,12 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
         _check_twos(plan, job)
     _check_woven(plan)
     return plan
+
+
+def _known(of: Mapping[str, Any], kind: str, at: str) -> None:
+    for key in of:
+        if key not in KNOWN[kind]:
+            raise PlanError(f"{at}{key}: unknown key; take the Python package of the evenkeel that wrote the plan")
 
 
 def _object(of: Mapping[str, Any], key: str, at: str) -> Mapping[str, Any]:
@@ -236,6 +264,7 @@ def _dtype(job: Mapping[str, Any]) -> str:
 def _segments(rank: Any, i: int) -> tuple[Segment, ...]:
     if not isinstance(rank, dict):
         raise PlanError(f"ranks[{i}]: want an object")
+    _known(rank, "rank", f"ranks[{i}].")
     if _count(rank, "rank", f"ranks[{i}].", 0) != i:
         raise PlanError(f"ranks[{i}].rank: {rank['rank']}: ranks are listed in order, want {i}")
     out = []
@@ -243,6 +272,7 @@ def _segments(rank: Any, i: int) -> tuple[Segment, ...]:
         at = f"ranks[{i}].segments[{k}]"
         if not isinstance(s, dict):
             raise PlanError(f"{at}: want an object")
+        _known(s, "segment", at + ".")
         out.append(Segment(_count(s, "start_tokens", at + ".", 0), _count(s, "end_tokens", at + ".", 1)))
     return tuple(out)
 
@@ -255,6 +285,7 @@ def _group(group: Any, i: int) -> tuple[Share, ...]:
         at = f"groups[{i}][{k}]"
         if not isinstance(m, dict):
             raise PlanError(f"{at}: want an object")
+        _known(m, "share", at + ".")
         out.append(Share(_count(m, "rank", at + ".", 0), _count(m, "q_heads", at + ".", 0)))
     return tuple(out)
 

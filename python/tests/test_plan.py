@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import unittest
@@ -23,7 +24,7 @@ import evenkeel
 import plans
 from evenkeel.blocks import cut
 from evenkeel.layout import Layout
-from evenkeel.plan import documents
+from evenkeel.plan import KNOWN, documents
 from plans import Document, early_plan, random_plan, worked_example
 
 Change = Callable[[Document], Any]
@@ -65,6 +66,12 @@ BAD: list[tuple[str, Change, str]] = [
      "ranks[1].first_q_head: 3: segments and groups say 7"),
     ("KV heads", lambda d: d["ranks"][1].update(kv_heads=3),
      "ranks[1].kv_heads: 3: segments and groups say 2"),
+    ("later layout", lambda d: d.update(new_layout=True), "new_layout: unknown key; take the Python"),
+    ("later job", lambda d: d["job"].update(window=4096), "job.window: unknown key"),
+    ("later rank", lambda d: d["ranks"][0].update(stride=3), "ranks[0].stride: unknown key"),
+    ("later segment", lambda d: d["ranks"][0]["segments"][1].update(step=2),
+     "ranks[0].segments[1].step: unknown key"),
+    ("later share", lambda d: d["groups"][1][0].update(first=3), "groups[1][0].first: unknown key"),
     ("one buffer", lambda d: d["job"].update(ring_buffers=1), "job.ring_buffers: 1: want"),
     ("dtype", lambda d: d["job"].update(dtype="f64"), "job.dtype: 'f64': want"),
     ("uneven GQA", lambda d: d["job"]["model"].update(kv_heads=5), "job.model.kv_heads: 5: must divide"),
@@ -206,6 +213,18 @@ class TestReading(unittest.TestCase):
             Layout(plan)
             read += 1
         self.assertGreater(read, 20, "some changes are harmless")
+
+
+class TestKnownKeys(unittest.TestCase):
+    def test_are_the_documented_ones(self) -> None:
+        """docs/documents.md is made from the types that write plans."""
+        with open(os.path.join(HERE, "..", "..", "docs", "documents.md"), encoding="utf-8") as file:
+            of_plan = file.read().split("\n## evenkeel.plan/v2\n")[1]
+        for kind, name in (("plan", "solver.Plan"), ("job", "costmodel.Job"), ("rank", "solver.PlanRank"),
+                           ("segment", "costmodel.Segment"), ("share", "costmodel.HeadShare")):
+            table = of_plan.split(f"\n### {name}\n")[1].split("\n### ")[0]
+            keys = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+            self.assertEqual(KNOWN[kind], keys, name)
 
 
 class TestLayout(unittest.TestCase):
