@@ -57,9 +57,13 @@ points is listed as insufficient and fails only with --strict.
 
 With --drift-from the recordings are compared with earlier ones of the same
 devices: the points that both measured again and again (canaries), or all that
-they share. More than 3 % and more than their noise on two of them is a drift,
-and so is another fingerprint of the devices or another backend, whatever the
-times. Given several times, oldest first, the flag follows the shifts as a series.
+they share. A point has moved if it is off by more than 3 % and by more than its
+noise. On a device or group each of these is a drift: two points moved, of more
+than 20 a tenth of them; of one op two points and half of its own; the median of
+five points or more is off by more than 3 % for sure (its 99 % interval excludes
+none); another fingerprint or another backend, whatever the times. The table says
+which it was. Given several times, oldest first, the flag follows the shifts as a
+series: one in the last recording alone is no drift yet, one that crept up is.
 
 Given the trace of a replay instead of recordings, it judges plans: how far each
 step and what its ranks compute are from the prediction, whether more
