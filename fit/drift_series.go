@@ -73,7 +73,7 @@ func (p *DriftPlace) follow(runs []*Run) {
 	case p.Verdict == Drifted && before != Drifted && !changed && !crept && len(shifts) > 0:
 		p.Verdict, p.Why = Ambiguous, p.Why+", in the last recording alone: measure once more"
 	case p.Verdict != Drifted && crept:
-		p.Verdict, p.Why = Drifted, fmt.Sprintf("shifts of %+.1f %% on average crept up over %d recordings", 100*p.Series.EWMA, len(p.Series.Shifts))
+		p.Verdict, p.Why = Drifted, fmt.Sprintf("shifts of %+.1f %% on average crept up over %d recordings", 100*math.Expm1(p.Series.EWMA), len(p.Series.Shifts))
 	case p.Verdict == Same && math.Abs(p.Series.EWMA) > DriftLimit:
 		p.Verdict, p.Why = Ambiguous, "earlier recordings had moved by more than 3 %; the last has come back"
 	}

@@ -35,6 +35,10 @@ func signed(f float64) string {
 	return s
 }
 
+// shift is a log ratio of times, such as log(now / before), as the per cent that they changed
+// by: of times that doubled, which is a log ratio of 0.69, +100 %.
+func shift(log float64) string { return signed(math.Expm1(log)) }
+
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // number prints three significant digits, with an exponent only where a plain

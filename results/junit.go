@@ -143,7 +143,7 @@ func driftSuite(d *fit.DriftReport) junitSuite {
 		return s
 	}
 	for _, x := range d.Places {
-		c := junitCase{Class: "drift", Name: "drift of " + x.On, Out: fmt.Sprintf("%s; %d moved; median shift %s in %s..%s", sharedText(x), x.Moved, signed(x.Shift), signed(x.Lo), signed(x.Hi))}
+		c := junitCase{Class: "drift", Name: "drift of " + x.On, Out: fmt.Sprintf("%s; %d moved; median shift %s in %s..%s", sharedText(x), x.Moved, shift(x.Shift), shift(x.Lo), shift(x.Hi))}
 		switch x.Verdict {
 		case fit.Drifted:
 			c.Failure = &junitMessage{Message: x.Why + remedy(x.Cause)}

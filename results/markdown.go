@@ -94,7 +94,7 @@ func markdownDrift(p *printer, d *fit.DriftReport) {
 	p.printf("\nDrift from `%s` to `%s`: %s\n\n| on | shared | moved | shift | 99 %% interval | verdict |\n|---|---|---:|---:|---:|---|\n", d.From, d.To, d.Verdict)
 	var lines []string
 	for _, x := range d.Places {
-		p.printf("| %s | %s | %d | %s | %s..%s | %s |\n", cell(x.On), sharedText(x), x.Moved, signed(x.Shift), signed(x.Lo), signed(x.Hi), x.Verdict)
+		p.printf("| %s | %s | %d | %s | %s..%s | %s |\n", cell(x.On), sharedText(x), x.Moved, shift(x.Shift), shift(x.Lo), shift(x.Hi), x.Verdict)
 		if x.Verdict != fit.Same {
 			lines = append(lines, x.On+": "+x.Why+remedy(x.Cause))
 		}

@@ -20,11 +20,11 @@ func driftTables(p *printer, d *fit.DriftReport) {
 		column{title: "shift", number: true}, column{title: "99 % interval", number: true},
 		column{title: "EWMA", number: true}, column{title: "cause", most: 10}, column{title: "verdict"})
 	for _, x := range d.Places {
-		t.row(x.On, sharedText(x), fmt.Sprintf("%d (%d)", x.Moved, x.Needed), signed(x.Shift), signed(x.Lo)+".."+signed(x.Hi),
+		t.row(x.On, sharedText(x), fmt.Sprintf("%d (%d)", x.Moved, x.Needed), shift(x.Shift), shift(x.Lo)+".."+shift(x.Hi),
 			ewma(x), orNone(strings.ReplaceAll(string(x.Cause), "_", " ")), string(x.Verdict))
 	}
 	t.render(p)
-	p.para("", "a shift is the median of log(now / before)")
+	p.para("", "a shift is the median of now / before, less 1")
 	for _, x := range d.Places {
 		driftDetail(p, x)
 	}
@@ -47,7 +47,7 @@ func ewma(x fit.DriftPlace) string {
 	if x.Series == nil {
 		return none
 	}
-	return signed(x.Series.EWMA)
+	return shift(x.Series.EWMA)
 }
 
 // mostMoved is how many of a place's points are named.
@@ -65,9 +65,9 @@ func driftDetail(p *printer, x fit.DriftPlace) {
 			p.para("  ", fmt.Sprintf("and %s more; all: evenkeel check --json", plural(len(x.Points)-i, "point")))
 			return
 		}
-		text := fmt.Sprintf("%s %s: %s, expected noise %s", q.Op, q.Shape, signed(q.Shift), units.Percent(q.Noise))
+		text := fmt.Sprintf("%s %s: %s, expected noise %s", q.Op, q.Shape, shift(q.Shift), units.Percent(q.Noise))
 		if q.Cycles != nil {
-			text += ", cycles " + signed(*q.Cycles)
+			text += ", cycles " + shift(*q.Cycles)
 		}
 		p.para("  ", text)
 	}

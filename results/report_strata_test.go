@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -276,5 +277,14 @@ func TestVerdictCountsFamilies(t *testing.T) {
 	}}
 	if got, want := verdict(r), "FAIL (MEASURED): 1 of 3 families of ops within their limits, 2 above"; !strings.Contains(got, want) {
 		t.Errorf("%q, want %q in it", got, want)
+	}
+}
+
+// A log ratio of 0.69 printed as a share would call times that doubled 69 % longer.
+func TestShiftsArePerCent(t *testing.T) {
+	for log, want := range map[float64]string{math.Ln2: "+100 %", -math.Ln2: "-50 %", 0: "+0.0 %", math.NaN(): none} {
+		if got := shift(log); got != want {
+			t.Errorf("log ratio %v: got %s, want %s", log, got, want)
+		}
 	}
 }
