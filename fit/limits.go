@@ -2,6 +2,7 @@ package fit
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -126,6 +127,9 @@ func (*Limits) SchemaName() string { return LimitsSchema }
 // Validate implements doc.Document: every family has one limit, every entry a
 // reason, and every selector names something that exists.
 func (f *Limits) Validate() error {
+	if f.Revision == 0 {
+		return errors.New("revision: 0: must be at least 1, and a document without one reads so: add it")
+	}
 	if f.Revision < 1 {
 		return fmt.Errorf("revision: %d: must be at least 1", f.Revision)
 	}

@@ -47,6 +47,7 @@ func TestBadLimitsAreRefused(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{`evenkeel.limits/v1`, `evenkeel.limits/v2`, "limits"},
 		{`"revision": 4`, `"revision": 0`, "revision: 0: must be at least 1"},
+		{`"revision": 4,`, ``, "revision: 0: must be at least 1, and a document without one reads so"},
 		{`"family": "gemm", "median"`, `"family": "attention", "median"`, `families[1].family: "attention": listed twice`},
 		{`"median": 0.08`, `"median": 8`, ""},
 		{`"median": 0.08`, `"median": 80`, "families[0].median, p90: 80, 0.3: want log ratios above 0 and below 10"},

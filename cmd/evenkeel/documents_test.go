@@ -236,11 +236,13 @@ func TestDocumentsArePaged(t *testing.T) {
 	b.WriteString(`# Documents
 
 Every file that evenkeel writes is JSON, or JSON of a line each, with a schema and a version, and is
-read strictly: a key that a version does not know, a missing one or a number out of range is an error
-with file, line or field, and the way out. What stays compatible is said in the
+read strictly: a key that a version does not know or a number out of range is an error with file, line or
+field, and the way out. Tables mark what may be left out. Any other key that is missing reads as 0, false or
+none, which is an error where that is out of range, as it mostly is; documents that are written by hand do
+without ` + "`tool` and `created`" + `. What stays compatible is said in the
 [README](../README.md), what changed in the [CHANGELOG](../CHANGELOG.md). Keys end in their unit.
 ` + "`cluster.yaml`" + ` (` + "`evenkeel.cluster/v1`" + `) is described in [unequal-gpus.md](unequal-gpus.md), the API of ` + "`serve`" + ` in its
-` + "`/v1/openapi.yaml`" + `.
+` + "`/openapi.yaml`" + `.
 
 This page is made from the types that read and write the documents
 (` + "`go test ./cmd/evenkeel -run Documents -update`" + `): its words are theirs.
