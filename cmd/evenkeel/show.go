@@ -83,7 +83,7 @@ shows how the error on the points set aside falls: whether more points would pay
 const sniffed = 64 << 10
 
 // shown is what show knows.
-const shown = "name a recording, a profile, a plan or a trace, or lengths in a file called .txt, .csv, .jsonl, .json or .parquet"
+const shown = "name a recording, a profile, a plan or a trace, or lengths in a file called .txt, .csv, .jsonl or .parquet, or in one called .json as an array or a histogram such as {\"[1,1024)\": 5}"
 
 func (a *app) runShow(path string, o view) error {
 	if o.lengths.isLengths(path) {
