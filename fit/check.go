@@ -160,6 +160,8 @@ type Report struct {
 	Pairs     []Pair           `json:"pairs"`
 	Doubtful  int              `json:"perhaps_fitted_points,omitzero"` // of the pairs: see Data.Unseen
 	Imported  []string         `json:"imported,omitempty"`             // devices and groups of the pairs of which nothing was measured here
+
+	Calibration string `json:"-"` // flags with which calibrate adds to what the profile was fitted to, for advice
 }
 
 // LongAttention keeps the points of attention whose queries or keys are at

@@ -23,6 +23,8 @@ type Curve struct {
 	Repeats   int           `json:"repeats"`
 	Families  []FamilyCurve `json:"families"`
 	Warnings  []string      `json:"warnings,omitempty"`
+
+	Calibration string `json:"-"` // flags with which calibrate adds to the recording, for advice
 }
 
 // FamilyCurve is the learning curve of one family of ops. Only laws with enough points

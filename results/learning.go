@@ -22,7 +22,7 @@ import (
 // number of points that its laws are fitted to, what the last doubling of the
 // points brought, and whether a longer calibration would pay.
 func LearningCurve(w io.Writer, c *fit.Curve) error {
-	p, n := &printer{w: w}, &notes{}
+	p, n := &printer{w: w, further: c.Calibration}, &notes{}
 	p.para("", fmt.Sprintf("%s learning curve: the error on points set aside before the fit, against the number of points that every law is fitted to%s",
 		stamp(c.Simulated), simulatedOnly(c.Simulated)))
 	p.para("", fmt.Sprintf("held out: %s of the points of every law (seed %d); the others drawn at random %s a size",

@@ -21,7 +21,7 @@ import (
 // line a family of ops, the held-out error of every law, and where it was
 // measured. Errors shown are those of points that the fit never saw.
 func Profile(w io.Writer, d *costmodel.Profile) error {
-	return ProfileOf(w, d, throughTorch(d.Devices))
+	return ProfileOf(w, d, "")
 }
 
 // throughTorch are the flags with which calibrate measures such devices again: where there is
@@ -36,6 +36,9 @@ func throughTorch(types []op.DeviceType) string {
 // ProfileOf is Profile of a calibration that had the given flags, which the advised ones
 // have too.
 func ProfileOf(w io.Writer, d *costmodel.Profile, flags string) error {
+	if !strings.Contains(flags, "--backend") {
+		flags = strings.TrimSpace(throughTorch(d.Devices) + " " + flags)
+	}
 	p, n := &printer{w: w, further: flags}, &notes{}
 	profileHead(p, d)
 	devices(p, d.Devices, d.Groups)

@@ -79,6 +79,8 @@ func TestAdvisedCalibrationsHaveTheFlagsOfThisOne(t *testing.T) {
 		{"--out a --only gemm --devices cpu:1", "evenkeel calibrate --fresh --only attn_bwd", "evenkeel calibrate --out a --devices cpu:1 --fresh --only attn_bwd"},
 		{"--backend torch --out p", "evenkeel calibrate --backend torch --fresh", "evenkeel calibrate --out p --backend torch --fresh"},
 		{"--points 9", "evenkeel calibrate --point-time 3s", "evenkeel calibrate --points 9 --point-time 3s"},
+		{"--points 6 --out a", "evenkeel calibrate --fresh --budget 10m", "evenkeel calibrate --out a --fresh --budget 10m"},
+		{"--points=6 --out a", "evenkeel calibrate --fresh", "evenkeel calibrate --points=6 --out a --fresh"},
 		{"--out a", "evenkeel import", "evenkeel import"},
 	} {
 		if got := (&printer{further: c.further}).advised(c.text); got != c.want {

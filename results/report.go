@@ -22,7 +22,7 @@ func Report(w io.Writer, r *fit.Report) error { return report(w, r, mostStrata) 
 func FullReport(w io.Writer, r *fit.Report) error { return report(w, r, math.MaxInt) }
 
 func report(w io.Writer, r *fit.Report, most int) error {
-	p, n := &printer{w: w}, &notes{}
+	p, n := &printer{w: w, further: r.Calibration}, &notes{}
 	if len(r.Pairs) > 0 || r.Drift == nil {
 		p.para("", fmt.Sprintf("%s accuracy: %s, in %s", stamp(r.Simulated), unfitted(r), judged(r)))
 	} else {

@@ -26,16 +26,22 @@ type printer struct {
 	further string // flags of every calibration that is advised
 }
 
-// advised gives the command that a text advises at its end the flags that all have. What
-// it is to measure replaces what another measured.
-func (p *printer) advised(text string) string {
+// advised is Advised with the printer's flags.
+func (p *printer) advised(text string) string { return Advised(text, p.further) }
+
+// Advised gives the command that a text advises at its end the flags that all have. What
+// it is to measure replaces what another measured, and a longer one is not bounded in points.
+func Advised(text, flags string) string {
 	const command = "evenkeel calibrate"
 	i := strings.LastIndex(text, command)
-	if i < 0 || p.further == "" {
+	if i < 0 || flags == "" {
 		return text
 	}
 	before, own := text[:i+len(command)], text[i+len(command):]
-	further := strings.Fields(p.further)
+	further := strings.Fields(flags)
+	if strings.Contains(own, "--budget") {
+		further = without(further, "--points")
+	}
 	for _, word := range strings.Fields(own) {
 		if name, _, _ := strings.Cut(word, "="); strings.HasPrefix(name, "--") {
 			further = without(further, strings.TrimRight(name, ".,;:)"))

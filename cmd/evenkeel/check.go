@@ -184,7 +184,7 @@ func (a *app) runCheck(paths []string, o checkOptions) error {
 		a.note("warning: drift from %s is ambiguous: some times moved, too few or too little beyond their noise; measure once more", d.From)
 	}
 	if report.Refused() {
-		return checkFailed(report)
+		return advising(checkFailed(report), report.Calibration)
 	}
 	return nil
 }
@@ -347,10 +347,15 @@ func checkFiles(profilePath string, paths []string, limits *fit.Limits, least un
 	}
 	if least > 0 {
 		if points = fit.LongAttention(points, least); len(points) == 0 {
-			return nil, fmt.Errorf("--min-len %s: no point of attention that counts has as many tokens; name fewer, or measure longer sequences: evenkeel calibrate --fresh --budget 10m", least)
+			return nil, fmt.Errorf("--min-len %s: no point of attention that counts has as many tokens; name fewer, or measure longer sequences: %s", least, results.Advised("evenkeel calibrate --fresh --budget 10m", calibrated(profilePath, p)))
 		}
 	}
-	return fit.Check(p, d, points, limits)
+	report, err := fit.Check(p, d, points, limits)
+	if err != nil {
+		return nil, err
+	}
+	report.Calibration = calibrated(profilePath, p)
+	return report, nil
 }
 
 // limitsOf reads the limits document, or takes the one built in, and puts what

@@ -78,9 +78,9 @@ a device type without such steps is taken to train as the H100 did.`,
 			}
 			p, err := a.fitOrBorrow(paths, model, borrow, out, o, ref)
 			if err != nil {
-				return err
+				return advising(err, calibratedIn(paths...))
 			}
-			return a.print(p, func(w io.Writer) error { return results.Profile(w, p) })
+			return a.print(p, func(w io.Writer) error { return results.ProfileOf(w, p, calibratedIn(paths...)) })
 		},
 	}
 	c.Flags().StringVarP(&out, "output", "o", "", "profile to write")

@@ -251,7 +251,7 @@ func (a *app) showProfile(path string, o view) error {
 		if o.coefs {
 			return results.Coefficients(w, p)
 		}
-		return results.Profile(w, p)
+		return results.ProfileOf(w, p, calibrated(path, p))
 	})
 }
 
@@ -334,14 +334,15 @@ func (a *app) learningCurve(path string, o view) error {
 	a.note("fitting every law %d times at every size of its curve, which takes seconds to minutes", draws)
 	c, err := fit.LearningCurve(d, fit.Defaults(), nil, draws, a.lawsDone())
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return advising(fmt.Errorf("%s: %w", path, err), calibratedIn(path))
 	}
+	c.Calibration = calibratedIn(path)
 	if o.plot == "" {
 		return a.print(c, func(w io.Writer) error { return results.LearningCurve(w, c) })
 	}
 	figure, err := results.LearningPlot(c, "error on points set aside, against the number of points fitted")
 	if err != nil {
-		return err
+		return advising(err, c.Calibration)
 	}
 	prefix := plotPrefix(o.plot)
 	if err := drawInto(prefix, figure); err != nil {

@@ -129,15 +129,19 @@ and is in doubt by as much. What was lent is listed.`,
 			if err := o.writable(); err != nil {
 				return err
 			}
+			run := a.runSolve
 			switch {
 			case o.tasks != "":
-				return a.runTasks(c.Context(), o)
+				run = a.runTasks
 			case o.staged.on:
-				return a.runPipeline(c.Context(), o)
+				run = a.runPipeline
 			case o.sequences.file != "":
-				return a.runBatch(c.Context(), o)
+				run = a.runBatch
 			}
-			return a.runSolve(c.Context(), o)
+			if err := run(c.Context(), o); err != nil {
+				return advising(err, o.calibratedOf())
+			}
+			return nil
 		},
 	}
 	f := c.Flags()
@@ -254,8 +258,14 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 	if err := o.write(plan, q); err != nil {
 		return err
 	}
+	further := o.calibratedOf()
 	return a.print(plan, func(w io.Writer) error {
-		if err := results.Plan(w, plan); err != nil || !o.explain {
+		shown := *plan // a plan that is moved is no longer beside what its laws were fitted to
+		shown.Warnings = nil
+		for _, warning := range plan.Warnings {
+			shown.Warnings = append(shown.Warnings, results.Advised(warning, further))
+		}
+		if err := results.Plan(w, &shown); err != nil || !o.explain {
 			return err
 		}
 		return results.Explain(w, plan)
