@@ -383,9 +383,17 @@ func (o *calibration) launchFlags(c *cobra.Command) error {
 
 // printLaunch prints a job that calibrates a cluster.
 func (a *app) printLaunch(o calibration) error {
+	if o.printLaunch == "k8s" && !o.given("out") {
+		o.out = "/out" // where the volume is mounted: pods share no working folder
+	}
 	text, err := launch.Job(o.printLaunch, launch.JobOptions{
 		Nodes: o.nodes, GPUsPerNode: o.gpus, Out: o.out, Budget: o.budget, Args: o.further, Image: o.image,
 	})
+	if bad, ok := errors.AsType[*launch.OptionError](err); ok {
+		if flag, ok := map[string]string{"nodes": "nodes", "GPUs a node": "gpus-per-node", "budget": "budget", "out": "out", "image": "image"}[bad.Field]; ok {
+			return usagef("--print-launch %s: --%s %s: want %s", o.printLaunch, flag, bad.Value, bad.Want)
+		}
+	}
 	if err != nil {
 		return usagef("--print-launch: %w", err)
 	}

@@ -491,7 +491,7 @@ func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest 
 		}
 	}
 	parts, err := batch.OnParts(ctx, p, attempts, clock, func(x groupcost.Part) {
-		a.note("all of these on %s alone ...", units.Count(x.Nodes, "node"))
+		a.note("all of these on %s alone ...", x.Cluster()) // the same number of nodes of another type may be next
 	})
 	if err != nil {
 		return nil, err

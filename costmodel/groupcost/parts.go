@@ -75,6 +75,9 @@ func (x Part) job() costmodel.Job {
 	return j
 }
 
+// Cluster is the part's nodes.
+func (x Part) Cluster() costmodel.Cluster { return x.job().Cluster }
+
 // Costs are those of the part alone. Their ranks are the whole cluster's.
 //
 // Errors: those of FromLaws, such as *NoRoomError.

@@ -6,7 +6,7 @@
 #SBATCH --gpus-per-node=8
 # Other jobs on a node would be measured along with this one.
 #SBATCH --exclusive
-# The budget and as much again for start, compilation and the collectives' joins.
+# Twice the budget, for compilation and the collectives' joins, and ten minutes for the start.
 #SBATCH --time=30
 # The first task writes the recording to '/shared/it'\''s here', on its own node.
 
