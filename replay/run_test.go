@@ -123,8 +123,8 @@ func TestOneRankFindsOutThatThereIsNoGPU(t *testing.T) {
 		gpus, started int
 		want          string
 	}{
-		{"no-gpu", 0, 1, "rank 0 (h100) reports an error of usage: torch 9.9.9 sees no accelerator, at start; all ranks were stopped"},
-		{"no-gpu", 2, 2, "(h100) reports an error of usage: torch 9.9.9 sees no accelerator, at start; all ranks were stopped"},
+		{"no-gpu", 0, 1, "rank 0 (h100): torch 9.9.9 sees no accelerator; all ranks were stopped"},
+		{"no-gpu", 2, 2, "(h100): torch 9.9.9 sees no accelerator; all ranks were stopped"},
 		{"well", 0, 2, ""},
 	} {
 		c, pids := fakeConfig(t, x.behaviour)

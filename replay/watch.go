@@ -244,6 +244,10 @@ func (r *run) complain(i int, f *frame) {
 	if f.Class == "peer" {
 		weight = weightPeer
 	}
+	if f.Class == "usage" && f.At == "start" { // of what is asked for, or of where it is run: the rank did nothing wrong
+		r.failed = append(r.failed, failure{i, weight, r.name(i) + ": " + firstLine(f.Msg)})
+		return
+	}
 	text := "reports: " + firstLine(f.Msg)
 	if f.Class != "" && f.Class != "internal" && f.Class != "peer" {
 		text = "reports an error of " + f.Class + ": " + firstLine(f.Msg)

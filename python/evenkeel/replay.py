@@ -344,9 +344,9 @@ def _device(asked: Request, world: World) -> torch.device:
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise Fault("usage", f"rank {world.rank}: torch {torch.__version__} sees no accelerator for {device}: replay "
-                    "where the plan's GPUs are, on several hosts with one task a rank under torchrun or Slurm; or plan "
-                    "for the processors of this one, on a profile of evenkeel calibrate --backend torch")
+        raise Fault("usage", f"torch {torch.__version__} sees no accelerator for {device} on this host: replay where "
+                    "the plan's GPUs are (on several hosts with one task a rank, under torchrun or Slurm), or plan for the "
+                    "processors of this one, on a profile of evenkeel calibrate --backend torch")
     index = device.index if device.index is not None else world.local_rank % count
     if index >= count:
         raise Fault("usage", f"device: cuda:{index}: torch sees {count} of them")
