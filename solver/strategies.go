@@ -16,17 +16,24 @@ type Strategy struct {
 	Published bool   // the algorithm of a paper: always solved and shown, too
 }
 
+// Names lists the strategies that Lookup finds, in the order in which they are solved.
+func Names() []string {
+	var names []string
+	for _, s := range strategies() {
+		names = append(names, s.Name())
+	}
+	return names
+}
+
 // Lookup finds a strategy by name, evenkeel-sure among them, which picks from the layouts of
 // another. The error lists the names and the nearest.
 func Lookup(name string) (Strategy, error) {
-	var names []string
 	for _, s := range strategies() {
 		if s.Name() == name {
 			return described(s), nil
 		}
-		names = append(names, s.Name())
 	}
-	return Strategy{}, recommend.Unknown(name, names)
+	return Strategy{}, recommend.Unknown(name, Names())
 }
 
 // lookupAny finds a strategy that a plan may name: one to be looked up, or a layout that was

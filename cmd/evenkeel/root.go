@@ -139,7 +139,13 @@ Results go to stdout, progress and warnings to stderr.`,
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on stderr")
 	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.serve(), a.emit(), a.replay(), a.check(), a.show(), a.worker())
 	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
+		if c.Name() == completion {
+			c.RunE = shellNamed
+			c.Args = cobra.ArbitraryArgs
+			continue
+		}
 		complete(c)
 		synonymous(c)
 		onceEach(c)
@@ -165,11 +171,26 @@ func isVerb(c *cobra.Command, args []string) error {
 	return usagef("unknown verb %q%s; the verbs are %s (evenkeel --help)", args[0], near, strings.Join(verbs(root), ", "))
 }
 
+const completion = "completion"
+
+// shellNamed is completion without one of its shells, of which cobra shows the help and ends
+// with 0.
+func shellNamed(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return c.Help()
+	}
+	var shells []string
+	for _, s := range c.Commands() {
+		shells = append(shells, s.Name())
+	}
+	return usagef("completion %s: want one of %s", args[0], strings.Join(shells, ", "))
+}
+
 // verbs are the names of the commands that do the work, as the help lists them.
 func verbs(root *cobra.Command) []string {
 	var names []string
 	for _, c := range root.Commands() {
-		if c.IsAvailableCommand() && c.Name() != "completion" { // the latter is cobra's own
+		if c.IsAvailableCommand() && c.Name() != completion { // the latter is cobra's own
 			names = append(names, c.Name())
 		}
 	}
