@@ -82,7 +82,7 @@ func (c Cluster) Unheeded(p *Profile) []string {
 		case !used:
 			out = append(out, fmt.Sprintf("links: %s: joins no two devices of the cluster, and what is stated of it changes nothing", l.Name))
 		case !assumed:
-			out = append(out, fmt.Sprintf("links: %s: the profile has laws of this class, which stand; to plan with the stated %g bytes/s call it by a name that no law has", l.Name, float64(l.Rate)))
+			out = append(out, fmt.Sprintf("links: %s: the profile has laws of this class, which stand; to plan with the stated %s call it by a name that no law has", l.Name, l.Rate))
 		}
 	}
 	return out

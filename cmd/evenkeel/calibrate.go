@@ -164,7 +164,13 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	if o.dryRun {
 		return a.dryRun(ctx, b, cfg)
 	}
+	made := missing(o.out)
 	recording, profilePath, err := o.paths()
+	defer func() { // what was refused leaves no folder behind
+		for _, dir := range made {
+			_ = os.Remove(dir) // it stays where something is in it
+		}
+	}()
 	if err != nil {
 		return err
 	}
@@ -216,6 +222,14 @@ func kinds(names []string) ([]op.Kind, error) {
 		ks = append(ks, spec.Kind)
 	}
 	return ks, nil
+}
+
+// missing are the folders that would be made for one, the innermost first.
+func missing(dir string) (dirs []string) {
+	for dir = filepath.Clean(dir); !exists(dir) && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		dirs = append(dirs, dir)
+	}
+	return dirs
 }
 
 // isFolder refuses an --out that is there and is no folder, without making one: other tasks

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os/signal"
 	"slices"
 	"strings"
@@ -217,6 +218,9 @@ func (a *app) print(result any, table func(io.Writer) error) error {
 		return table(a.out)
 	}
 	if err := json.MarshalWrite(a.out, result, json.Deterministic(true), jsontext.WithIndent("  ")); err != nil {
+		if disk, ok := errors.AsType[*fs.PathError](err); ok { // without what the library calls it
+			return disk
+		}
 		return err
 	}
 	_, err := fmt.Fprintln(a.out)

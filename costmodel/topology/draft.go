@@ -285,7 +285,7 @@ func (d *Draft) network(m *Machine, o Options, n costmodel.Node) {
 		}
 		d.remarks.Links = map[string]string{l.Name: remark}
 	case told:
-		d.guess("the file says %g bytes/s of the slowest of the network cards; %s is the class inside a node, too, and one class has one rate: give the network another name with --network", float64(rate), l.Name)
+		d.guess("the file says %s of the slowest of the network cards; %s is the class inside a node, too, and one class has one rate: give the network another name with --network", rate, l.Name)
 	case o.Network == "":
 		d.FillIn = append(d.FillIn, "network: no file of one machine tells the link class between nodes; add network: with its class, or choose it with --network")
 	}
@@ -297,7 +297,7 @@ func (d *Draft) network(m *Machine, o Options, n costmodel.Node) {
 
 // cardRate says what the rate of a network rests on.
 func cardRate(l costmodel.Link, unnamed bool) string {
-	text := fmt.Sprintf("network %s at %g bytes/s, which is what the file says of the slowest of the network cards and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", l.Name, float64(l.Rate))
+	text := fmt.Sprintf("network %s at %s, which is what the file says of the slowest of the network cards and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", l.Name, l.Rate)
 	if l.Rate == socketRate {
 		text += "; NCCL writes 10 Gbit/s of a card whose speed it cannot read, too"
 	}
@@ -334,7 +334,7 @@ func (d *Draft) state(m *Machine, o Options, n costmodel.Node) {
 			}
 		}
 		d.Cluster.Links = append(d.Cluster.Links, l)
-		d.guess("%s at %g bytes/s, %s, which counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", l.Name, float64(rate), from)
+		d.guess("%s at %s, %s, which counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", l.Name, rate, from)
 	default:
 		d.FillIn = append(d.FillIn, fmt.Sprintf("links: nobody measured %s of %s, and no datasheet has its rate; state it, as in links: [{name: %[1]s, bytes_per_s: 25e9}], or measure it there: evenkeel calibrate", n.Link, model))
 	}

@@ -138,7 +138,7 @@ func TestDraftStatesLinksWithoutLaws(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ text, want string }{
 		"its own":  {of(sheet, [2]int{0, 1}), "links:\n  - {name: nvlink, bytes_per_s: 3e+11}\n"},
-		"why":      {of(sheet, [2]int{0, 1}), "nvlink at 3e+11 bytes/s, the datasheet's of x, which counts as assumed: nobody measured it; to measure it there: evenkeel calibrate\n"},
+		"why":      {of(sheet, [2]int{0, 1}), "nvlink at 300 GB/s, the datasheet's of x, which counts as assumed: nobody measured it; to measure it there: evenkeel calibrate\n"},
 		"pcie":     {of(sheet), "links:\n  - {name: pcie, bytes_per_s: 6e+10}\n"},
 		"beside":   {of(sheet), "beside the links above:\n#   - {name: ib, bytes_per_s: 5e+10}  # usual card of x\n"},
 		"no links": {of(Datasheet{HostPerS: 6.4e10}), "links:\n  - {name: pcie, bytes_per_s: 6.4e+10}\n"},
@@ -191,12 +191,12 @@ func TestDraftStatesTheCards(t *testing.T) {
 		want string
 	}{
 		"unnamed":  {Options{Nodes: 3}, 1.25e9, "network: net\nlinks:\n  - {name: net, bytes_per_s: 1.25e+09}  # slowest of its network cards\n  - {name: pcie, bytes_per_s: 3.2e+10}\n"},
-		"made up":  {Options{Nodes: 3}, 2.5e9, "network net at 2.5e+09 bytes/s, which is what the file says of the slowest of the network cards and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate; the name is made up: where a profile has laws of the network, write their class\n"},
+		"made up":  {Options{Nodes: 3}, 2.5e9, "network net at 2.5 GB/s, which is what the file says of the slowest of the network cards and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate; the name is made up: where a profile has laws of the network, write their class\n"},
 		"named":    {Options{Nodes: 3, Network: "eth"}, 1.25e9, "network: eth\nlinks:\n  - {name: eth, bytes_per_s: 1.25e+09}  # slowest"},
 		"a socket": {Options{Nodes: 3, Network: "eth"}, 1.25e9, "NCCL writes 10 Gbit/s of a card whose speed it cannot read, too\n"},
 		"no speed": {Options{Nodes: 3, Network: "eth"}, 0, "beside the links above:\n#   - {name: eth, bytes_per_s: 2.5e+10}  # usual card of x\n"},
 		"too slow": {Options{Nodes: 3}, 1e3, "network: no file of one machine tells the link class"},
-		"one name": {Options{Nodes: 3, Network: "pcie"}, 1.25e9, "the file says 1.25e+09 bytes/s of the slowest of the network cards; pcie is the class inside a node, too, and one class has one rate"},
+		"one name": {Options{Nodes: 3, Network: "pcie"}, 1.25e9, "the file says 1.25 GB/s of the slowest of the network cards; pcie is the class inside a node, too, and one class has one rate"},
 	} {
 		m := machine([]string{"x", "x"})
 		m.NICs = []NIC{{Name: "eth0", Rate: c.rate}}

@@ -135,8 +135,8 @@ func TestXMLPCIeIsStated(t *testing.T) {
 		link  string
 		want  string
 	}{
-		"narrow":     {4e9, Datasheet{HostPerS: 3.2e10}, "pcie", "pcie at 4e+09 bytes/s, the narrowest PCIe link that the file has between two GPUs (of an idle GPU, or in a virtual machine, perhaps less than it can), which counts as assumed"},
-		"wide":       {6.4e10, Datasheet{HostPerS: 3.2e10}, "pcie", "pcie at 3.2e+10 bytes/s, the datasheet's of x, which"},
+		"narrow":     {4e9, Datasheet{HostPerS: 3.2e10}, "pcie", "pcie at 4 GB/s, the narrowest PCIe link that the file has between two GPUs (of an idle GPU, or in a virtual machine, perhaps less than it can), which counts as assumed"},
+		"wide":       {6.4e10, Datasheet{HostPerS: 3.2e10}, "pcie", "pcie at 32 GB/s, the datasheet's of x, which"},
 		"no sheet":   {4e9, Datasheet{}, "pcie", "{name: pcie, bytes_per_s: 4e+09}"},
 		"untold":     {0, Datasheet{HostPerS: 3.2e10}, "pcie", "{name: pcie, bytes_per_s: 3.2e+10}"},
 		"laws":       {4e9, Datasheet{HostPerS: 3.2e10, Laws: []string{"pcie"}}, "pcie_narrow", "{name: pcie_narrow, bytes_per_s: 4e+09}"},

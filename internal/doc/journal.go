@@ -147,7 +147,7 @@ func checkContent(path string, r io.ReaderAt, size, end int64) error {
 	}
 	return &Error{
 		File: path, Value: fmt.Sprintf("%q", shorten(firstWords(text))),
-		Msg:  "not a journal, whose first line is a JSON object",
+		Msg:  "not a journal, each line of which is a whole JSON object",
 		Hint: "it was left as it is; choose another name",
 	}
 }

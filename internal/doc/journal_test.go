@@ -122,7 +122,7 @@ func TestOpenJournalErrors(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const foreign = ": not a journal, whose first line is a JSON object; it was left as it is; choose another name"
+	const foreign = ": not a journal, each line of which is a whole JSON object; it was left as it is; choose another name"
 	for _, c := range []struct{ path, want string }{
 		{locked, ": another process is writing it; wait until it has ended, or choose another name"},
 		{dir, ": cannot be opened: is a directory; choose another place"},
