@@ -9,10 +9,11 @@ import (
 	"testing"
 )
 
-// endlessTrace is a trace of so many python_function events with one attention at
+// endlessTrace is a trace of so many events or calls with one attention at
 // the end, made as it is read.
 type endlessTrace struct {
 	n, i int
+	each func(i int) string // with a comma behind
 	rest string
 	peak *uint64 // most bytes in use at ten moments
 }
@@ -24,8 +25,7 @@ func (e *endlessTrace) Read(p []byte) (int, error) {
 		case e.i == 0:
 			e.rest = `{"deviceProperties":[{"id":0,"name":"NVIDIA H100 80GB HBM3"}],"traceEvents":[`
 		case e.i <= e.n:
-			e.rest = fmt.Sprintf(`{"ph":"X","cat":"python_function","name":"f(%d): %s","pid":%d,"tid":1,"ts":%d.5,"dur":3.25,"args":{"Python id":%d,"Call stack":"%s"}},`,
-				e.i, "torch/nn/modules/module.py", e.i%7, e.i, e.i, "module;forward;call;apply")
+			e.rest = e.each(e.i)
 		case e.i == e.n+1:
 			q := []int64{2, 559, 16, 64}
 			e.rest = flashForward(7, q, []int64{2, 559, 4, 64}, "True") + "," + gpuKernel(7, fa2Kernel, 113.775) + "]}"
@@ -50,20 +50,53 @@ func (e *endlessTrace) ReadAt([]byte, int64) (int, error) { return 0, errors.New
 // Close implements File.
 func (e *endlessTrace) Close() error { return nil }
 
+// held reads a trace of so many events, and says what was in use at most.
+func held(t *testing.T, n int, each func(int) string) (tr *trace, peak uint64) {
+	t.Helper()
+	src := Source{Name: "endless", Open: func() (File, error) { return &endlessTrace{n: n, each: each, peak: &peak}, nil }}
+	tr, err := readTrace(src)
+	if err != nil {
+		t.Fatalf("%d events: %v", n, err)
+	}
+	return tr, peak
+}
+
 // TestKinetoMemory: events that tell nothing take no memory. 300,000 of them
 // are 50 MB of text; what is allocated does not grow with their number.
 func TestKinetoMemory(t *testing.T) {
-	held := func(n int) (peak uint64) {
-		src := Source{Name: "endless", Open: func() (File, error) { return &endlessTrace{n: n, peak: &peak}, nil }}
-		tr, err := readTrace(src)
-		if err != nil || len(tr.ops) != 1 || tr.ops[0].kernels != 1 {
-			t.Errorf("%d events: %v, %+v", n, err, tr)
-		}
-		return peak
+	python := func(i int) string {
+		return fmt.Sprintf(`{"ph":"X","cat":"python_function","name":"f(%d): %s","pid":%d,"tid":1,"ts":%d.5,"dur":3.25,"args":{"Python id":%d,"Call stack":"%s"}},`,
+			i, "torch/nn/modules/module.py", i%7, i, i, "module;forward;call;apply")
 	}
-	few, many := held(1000), held(300_000)
-	if many > few+1<<20 {
-		t.Errorf("%d bytes for 300,000 events, %d for 1,000", many, few)
+	one, few := held(t, 1000, python)
+	_, many := held(t, 300_000, python)
+	if len(one.ops) != 1 || one.ops[0].kernels != 1 || many > few+1<<20 {
+		t.Errorf("%d bytes for 300,000 events, %d for 1,000; %+v", many, few, one)
+	}
+}
+
+// TestKinetoCallMemory: a call takes what it is told by, not what ran inside it. Each of
+// these has six ops inside, as a linear layer has, and a launch that names it, of a kernel
+// that does not: 1,400 bytes a call where all that ran inside is kept.
+func TestKinetoCallMemory(t *testing.T) {
+	q := []int64{2, 559, 16, 64}
+	call := func(i int) string {
+		id := i + 10
+		events := []string{flashForward(id, q, q, "True")}
+		for j := range 6 {
+			events = append(events, event("cpu_op", "aten::as_strided", 10, 10, 100*id+j, 0.5, map[string]any{"External id": 1<<30 + 6*i + j}))
+		}
+		events = append(events,
+			event("cuda_runtime", "cudaLaunchKernel", 10, 10, 100*id+7, 1, map[string]any{"External id": id, "correlation": id + 5000}),
+			event("kernel", fa2Kernel, 0, 7, 100*id+20, 9, map[string]any{"correlation": id + 5000, "device": 0}))
+		return strings.Join(events, ",") + ","
+	}
+	one, few := held(t, 100, call)
+	tr, many := held(t, 20_000, call)
+	each := int64(many-few) / 19_900
+	t.Logf("%d bytes a call", each)
+	if len(one.ops) != 101 || len(tr.ops) != 20_001 || tr.ops[0].kernels != 1 || tr.full || each > 512 {
+		t.Errorf("%d bytes a call, %d ops", each, len(tr.ops))
 	}
 }
 

@@ -31,14 +31,6 @@ type traceOp struct {
 	marks   []uint64 // of each, by which one that the file holds twice is told
 }
 
-// launch is a call of the CUDA or HIP runtime that names no op: it belongs to
-// the innermost op around it.
-type launch struct {
-	correlation int64
-	thread      int
-	at          float64
-}
-
 // commKernel is one kernel of a collective.
 type commKernel struct {
 	args        *commArgs // nil where nothing tells
@@ -69,14 +61,16 @@ type trace struct {
 	process  string         // that ran the ops
 	another  string         // one that ran some of them too
 	full     bool           // more ops than maxOps
-	twice    []int          // kernels that the file held before
+	twice    int            // kernels that the file held before
+	repeated int            // event of the first of them
 	coarse   bool           // every duration of a kernel is a whole number of microseconds
 
 	threads  map[string]int
 	calls    map[string]*computeCall // by everything that the op says
 	args     map[string]*commArgs
 	launches []launch
-	lanes    [][]int // ops of each thread by time
+	moments  [][]float64 // of the launches of each thread, sorted
+	lanes    [][]int     // ops of each thread by time
 	ids      idCount
 }
 
@@ -94,7 +88,10 @@ const maxOps = 1 << 20
 // kernels do not name their op, then the kernels. Each is one pass over the
 // file, since events come in any order: keeping all of them until their
 // counterparts come would take as much memory as the file is long. Most events
-// are of Python functions and small ops, which are never kept.
+// are of Python functions and small ops, which are never kept. What is kept is
+// a few hundred bytes a call of attention or of a linear layer, and a few tens a
+// launch in one: of a forward pass of a model, recorded with its stacks, some
+// 30 KB a MB of the file; beyond maxOps nothing, which a flag says.
 func readTrace(src Source) (*trace, error) {
 	t := &trace{
 		source: src, byID: map[int64]int{}, byLaunch: map[int64]int{}, commByID: map[int64]int{},
@@ -110,11 +107,9 @@ func readTrace(src Source) (*trace, error) {
 	}
 	t.nest()
 	if t.ids.legacy() || t.ids.named < t.ids.kernels {
-		if _, _, err := scanTrace(src, t.inside); err != nil {
+		if err := t.launchedBy(); err != nil {
 			return nil, err
 		}
-		t.nest()
-		t.join()
 	}
 	t.coarse = t.ids.kernels > 0
 	if _, _, err = scanTrace(src, t.kernel); err != nil {
@@ -291,56 +286,6 @@ func (t *trace) around(thread int, at float64) int {
 	return i
 }
 
-// inside is the second pass: launches, and ops that run inside the known ones
-// and may have launched kernels of their own.
-func (t *trace) inside(e *traceEvent) {
-	switch category(e) {
-	case "launch":
-		t.launched(e)
-	case "op":
-		if i := t.aroundEvent(e); i >= 0 && t.ops[i].call != nil && t.callOf(e) == nil && t.commOf(e) == nil {
-			t.add(e, nil, nil)
-		}
-	}
-}
-
-// aroundEvent is the innermost known op at the start of an event of its thread.
-func (t *trace) aroundEvent(e *traceEvent) int {
-	thread, ok := t.threads[threadKey(e)]
-	at, timed := e.float(fieldTs)
-	if !ok || !timed {
-		return opNone
-	}
-	return t.around(thread, at)
-}
-
-func (t *trace) launched(e *traceEvent) {
-	correlation, ok := e.whole(fieldCorrelation)
-	if !ok {
-		return
-	}
-	if id, ok := e.whole(fieldExternal); ok && id != 0 && id != correlation {
-		if i, ok := t.byID[id]; ok && i >= 0 {
-			t.byLaunch[correlation] = i
-		}
-		return
-	}
-	if t.aroundEvent(e) >= 0 && len(t.launches) < maxOps {
-		at, _ := e.float(fieldTs)
-		t.launches = append(t.launches, launch{correlation, t.threads[threadKey(e)], at})
-	}
-}
-
-// join gives every launch without an id the innermost op around it.
-func (t *trace) join() {
-	for _, l := range t.launches {
-		if i := t.around(l.thread, l.at); i >= 0 {
-			t.byLaunch[l.correlation] = i
-		}
-	}
-	t.launches = nil
-}
-
 // kernel is the last pass.
 func (t *trace) kernel(e *traceEvent) {
 	if category(e) != "kernel" {
@@ -354,7 +299,8 @@ func (t *trace) kernel(e *traceEvent) {
 		t.collective(e, i, byID)
 	case i >= 0 && t.ops[i].call != nil:
 		if !t.ops[i].take(e, name) {
-			t.twice = append(t.twice, e.number)
+			t.repeated = cmp.Or(t.repeated, e.number)
+			t.twice++
 		}
 	case i == opAmbiguous:
 		t.unused(e, "two ops of the trace have its External id")
@@ -453,11 +399,11 @@ func (t *trace) report(s *Sink, machine *machine) error {
 		s.Flag(t.source.Name, t.torn)
 	}
 	if t.full {
-		s.Flag(t.source.Name, fmt.Sprintf("more than %d ops of interest: the rest was not read; cut the trace into shorter ones", maxOps))
+		s.Flag(t.source.Name, fmt.Sprintf("more than %d ops of interest, or launches or collectives: the rest was not read; cut the trace into shorter ones", maxOps))
 	}
-	if len(t.twice) > 0 {
+	if t.twice > 0 {
 		const flag = "%s in the file twice, with the same start, duration and stream: calls that have them are left out; record or export the trace anew"
-		s.Flag(t.where(t.twice[0]), fmt.Sprintf(flag, units.Count(len(t.twice), "kernel")))
+		s.Flag(t.where(t.repeated), fmt.Sprintf(flag, units.Count(t.twice, "kernel")))
 	}
 	s.Note(t.idle())
 	if t.coarse {
