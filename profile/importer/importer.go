@@ -68,8 +68,8 @@ type Model struct {
 
 // Format is one kind of file. Read reads all sources of a call in order and
 // hands their rows to the sink. An error ends the import: the file is not of
-// this format at all, or needs an option that was not given; a bad row is no
-// error but Sink.Drop.
+// this format at all, or an option contradicts it; a bad row, or one that says
+// too little, is no error but Sink.Drop.
 type Format struct {
 	Name string // as --from names it
 	Doc  string // one sentence: which tool's files, and what is read from them
@@ -137,6 +137,7 @@ type Sink struct {
 	files    profile.Sources            // what several of the files say of the same points
 	write    func(*profile.Point) error // nil in the first pass
 	err      error
+	unplaced error // the first row left out for want of an option: why there is none at all
 }
 
 // Device declares a device type; declaring it again changes nothing.
@@ -270,14 +271,18 @@ var ErrNothing = errors.New("no row could be used")
 // header of a recording must list and then for the points, and writes the
 // recording line by line.
 //
-// Errors: those of the format; ErrNothing, with the report saying why; those of
-// write; sources that changed between the two passes.
+// Errors: those of the format; where no row is left, what the first lacked that an option
+// would say, else ErrNothing, with the report saying why; those of write; sources that
+// changed between the two passes.
 func Import(f Format, sources []Source, o Options, h profile.Header, write func(line any) error) (*Report, error) {
 	first, err := pass(f, sources, o, nil)
 	if err != nil {
 		return nil, err
 	}
-	if first.report.Points == 0 {
+	switch {
+	case first.report.Points == 0 && first.unplaced != nil:
+		return nil, first.unplaced
+	case first.report.Points == 0:
 		return &first.report, fmt.Errorf("%s: %w", names(sources), ErrNothing)
 	}
 	h.Backend = profile.ImportPrefix + f.Name

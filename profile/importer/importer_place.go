@@ -16,8 +16,9 @@ import (
 type placer struct {
 	*Sink
 	devices map[[3]string]named
-	stands  string // the name that --device stands for
-	fatal   error  // ends the import
+	lacking map[string]string // what is not known of a GPU, by its name in rows
+	stands  string            // the name that --device stands for
+	fatal   error             // ends the import
 }
 
 // mostTypes is far more device types, and groups, than any source has. They are
@@ -29,16 +30,29 @@ type named struct {
 	device op.DeviceType
 }
 
-func newPlacer(s *Sink) placer { return placer{Sink: s, devices: map[[3]string]named{}} }
+func newPlacer(s *Sink) placer {
+	return placer{Sink: s, devices: map[[3]string]named{}, lacking: map[string]string{}}
+}
 
-// onDevice hands a row of one GPU on. After a failure fatal is set.
-func (p *placer) onDevice(where, gpu, stack string, shape op.Shape, seconds float64) {
-	_, d, ok := p.device(gpu, stack, "")
-	if !ok {
-		return
+// onDevice hands a row of one GPU on, or says why it cannot be placed. After a
+// failure of the whole import fatal is set.
+func (p *placer) onDevice(where, gpu, stack string, shape op.Shape, seconds float64) (fault string) {
+	_, d, fault := p.device(where, gpu, stack, "")
+	if fault != "" || p.fatal != nil {
+		return fault
 	}
 	p.Device(d)
 	p.Point(where, d.Name, shape, seconds)
+	return ""
+}
+
+// lacks is the reason to leave out a row of which something is not known that an option
+// would say. If no row is left, the first such is why the import fails.
+func (p *placer) lacks(where string, err error) (fault string) {
+	if p.unplaced == nil {
+		p.unplaced = fmt.Errorf("%s: %w", where, err)
+	}
+	return err.Error()
 }
 
 // timedCollective is a collective that a group is still to be made for.
@@ -58,9 +72,9 @@ func (p *placer) onGroup(where string, c timedCollective) (fault string) {
 	if c.message.Group < 2 {
 		return "a collective of fewer than two ranks"
 	}
-	m, d, ok := p.device(c.gpu, c.stack, c.way)
-	if !ok {
-		return ""
+	m, d, fault := p.device(where, c.gpu, c.stack, c.way)
+	if fault != "" || p.fatal != nil {
+		return fault
 	}
 	nodes, fault := p.nodes(m, c)
 	link := cmp.Or(p.Link, m.Fabric)
@@ -68,8 +82,7 @@ func (p *placer) onGroup(where string, c timedCollective) (fault string) {
 	case fault != "":
 		return fault
 	case link == "":
-		p.fatal = fmt.Errorf("what links the GPUs of a node of %s is not known; say it with --link, such as nvlink or pcie", m.Name)
-		return ""
+		return p.lacks(where, fmt.Errorf("what links the GPUs of a node of %s is not known; say it with --link, such as nvlink or pcie", m.Name))
 	}
 	if nodes > 1 && p.Link == "" {
 		const note = "the links of groups on several nodes are called %s, as those inside a node of %s: --link names what lies between the nodes"
@@ -108,51 +121,69 @@ func (p *placer) nodes(m Model, c timedCollective) (nodes int, fault string) {
 	return 1, ""
 }
 
-// device finds the model that a row names and its device type under a stack;
-// way sets times of another protocol apart. After a failure fatal is set.
+// device finds the model that a row names and its device type under a stack, or
+// says why there is none; way sets times of another protocol apart. After a failure
+// of the whole import fatal is set.
 //
 // A name that is not known may be what its authors call a machine, such as
 // a100_dgx: --device says which GPU it has, and the name becomes the stack where
 // nothing else names the software, so that two machines are never pooled.
-func (p *placer) device(called, stack, way string) (Model, op.DeviceType, bool) {
+func (p *placer) device(where, called, stack, way string) (m Model, d op.DeviceType, fault string) {
 	key := [3]string{called, stack, way}
 	if d, ok := p.devices[key]; ok {
-		return d.model, d.device, true
+		return d.model, d.device, ""
 	}
-	m, label, err := p.find(called)
-	if err == nil && len(p.devices) == mostTypes {
-		err = fmt.Errorf("more than %d device types; is the version of every row another? import the rows of one software at a time", mostTypes)
+	m, label, fault := p.find(where, called)
+	if p.fatal == nil && len(p.devices) == mostTypes {
+		p.fatal = fmt.Errorf("more than %d device types; is the version of every row another? import the rows of one software at a time", mostTypes)
 	}
-	if err != nil {
-		p.fatal = err
-		return Model{}, op.DeviceType{}, false
+	if fault != "" || p.fatal != nil {
+		return Model{}, op.DeviceType{}, fault
 	}
-	d := named{m, m.Of(stackOf(cmp.Or(stack, stackOf(p.Stack), label), way))}
-	p.devices[key] = d
-	return m, d.device, true
+	n := named{m, m.Of(stackOf(cmp.Or(stack, stackOf(p.Stack), label), way))}
+	p.devices[key] = n
+	return m, n.device, ""
 }
 
-// find finds a model, and the name that --device stands for.
-func (p *placer) find(called string) (m Model, label string, err error) {
+// find finds a model, and the name that --device stands for. A row whose GPU neither it
+// nor --device tells is left out; that --device is wrong concerns all rows.
+func (p *placer) find(where, called string) (m Model, label, fault string) {
 	given := p.Options.Device
 	if m, ok := p.model(called); ok {
 		p.besides(called, m)
-		return m, "", nil
+		return m, "", ""
 	}
 	switch {
-	case given == "" && called == "":
-		return Model{}, "", errors.New("the file does not name its GPU; say it with --device")
 	case given == "":
-		return Model{}, "", p.unknown(called)
-	case p.stands != "" && p.stands != called:
-		return Model{}, "", fmt.Errorf("--device %s cannot stand for both %s and %s; import them apart", given, quoted(p.stands), quoted(called))
+		return Model{}, "", p.unnamed(where, called)
+	case p.stands != "" && called != "" && p.stands != called:
+		p.fatal = fmt.Errorf("--device %s cannot stand for both %s and %s; import them apart", given, quoted(p.stands), quoted(called))
+		return Model{}, "", ""
 	}
 	m, ok := p.model(given)
 	if !ok {
-		return Model{}, "", p.unknown(given)
+		p.fatal = p.unknown(given)
+		return Model{}, "", ""
 	}
-	p.stands = called
-	return m, stackOf(called), nil
+	p.stands = cmp.Or(called, p.stands)
+	return m, stackOf(called), ""
+}
+
+// unnamed is why a row has no model. What names are near is worked out once a name.
+func (p *placer) unnamed(where, called string) (fault string) {
+	if fault, seen := p.lacking[called]; seen {
+		return fault
+	}
+	if called != "" {
+		fault = p.lacks(where, p.unknown(called))
+	} else {
+		p.lacks(where, errors.New("the file does not name its GPU; say it with --device"))
+		fault = "a row that names no GPU; say it with --device"
+	}
+	if len(p.lacking) < mostTypes {
+		p.lacking[called] = fault
+	}
+	return fault
 }
 
 // collectiveOf finds the op of a collective's name, and whether one direction

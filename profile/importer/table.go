@@ -384,7 +384,9 @@ func (t *table) compute(r *tableRow, shape op.Shape, stack string) {
 	if r.fault != "" {
 		return
 	}
-	t.onDevice(r.where, r.gpu(), stack, shape, seconds)
+	if fault := t.onDevice(r.where, r.gpu(), stack, shape, seconds); fault != "" {
+		r.fail(fault, "")
+	}
 }
 
 // gpu is what the row calls its GPU.

@@ -165,6 +165,33 @@ func TestLinksBetweenNodesAreTold(t *testing.T) {
 	}
 }
 
+// A row that cannot be placed costs that row: the others are used. That --device is
+// wrong, or stands for two, is no row's fault.
+func TestTableRowsWithoutAPlace(t *testing.T) {
+	const gemm = "gpu,dtype,m,n,k,latency_us\n"
+	const comm = "gpu,collective,num_gpus,message_bytes,latency_us\n"
+	for _, c := range []struct {
+		text   string
+		o      Options
+		points int
+		drop   string // reasons and where the first is
+	}{
+		{gemm + "h100_sxm,bf16,64,64,64,9\n,bf16,64,64,64,9\n,bf16,128,64,64,9\n", Options{}, 1, "2 a row that names no GPU; say it with --device (a.csv:3)"},
+		{gemm + "h1oo,bf16,64,64,64,9\nh100_sxm,bf16,64,64,64,9\n", Options{}, 1, `1 the GPU "h1oo" is not known, nor is a name like it (evenkeel show --references lists those that are); say which with --device, or describe it in a table with --devices (a.csv:2)`},
+		{comm + "h100_nvl,all_reduce,2,1048576,79\nh100_sxm,all_reduce,2,1048576,79\n", Options{}, 1, "1 what links the GPUs of a node of h100_nvl is not known; say it with --link, such as nvlink or pcie (a.csv:2: 2 GPUs)"},
+		{gemm + "my_box,bf16,64,64,64,9\n,bf16,128,64,64,9\nmy_box,bf16,32,64,64,9\n", Options{Device: "h100_sxm"}, 3, ""},
+	} {
+		m := mustImport(t, tableFormat(), c.o, inMemory("a.csv", c.text))
+		got := ""
+		for _, d := range m.report.Dropped {
+			got += fmt.Sprintf("%d %s (%s)", d.Rows, d.Reason, d.First)
+		}
+		if len(m.points) != c.points || got != c.drop {
+			t.Errorf("%q: %d points, %s\nwant %s", c.text, len(m.points), got, c.drop)
+		}
+	}
+}
+
 // What --nodes makes of groups that would fit on one node is told.
 func TestTableNodesOfSmallGroups(t *testing.T) {
 	m := mustImport(t, tableFormat(), Options{Nodes: 2}, inMemory("a.csv", "gpu,collective,num_gpus,message_bytes,latency_us\nh100_sxm,all_reduce,16,1048576,60\nh100_sxm,all_reduce,8,1048576,30\n"))
