@@ -60,6 +60,7 @@ type timedCollective struct {
 	kind    op.Kind
 	message op.Message
 	perNode int    // GPUs a node; 0 where the source does not tell
+	fills   bool   // where it does not, as many as the model's nodes have
 	gpu     string // as the source names it
 	stack   string
 	way     string // "oneway" where the answer was not measured
@@ -78,13 +79,16 @@ func (p *placer) onGroup(where string, c timedCollective) (fault string) {
 	}
 	nodes, fault := p.nodes(m, c)
 	link := cmp.Or(p.Link, m.Fabric)
+	if p.filled(m, c) {
+		link = cmp.Or(p.Link, linkNet)
+	}
 	switch {
 	case fault != "":
 		return fault
 	case link == "":
 		return p.lacks(where, fmt.Errorf("what links the GPUs of a node of %s is not known; say it with --link, such as nvlink or pcie", m.Name))
 	}
-	if nodes > 1 && p.Link == "" {
+	if nodes > 1 && p.Link == "" && link != linkNet {
 		const note = "the links of groups on several nodes are called %s, as those inside a node of %s: --link names what lies between the nodes"
 		p.Note(fmt.Sprintf(note, link, m.Name))
 	}
@@ -99,7 +103,7 @@ func (p *placer) onGroup(where string, c timedCollective) (fault string) {
 }
 
 // nodes is how many nodes the ranks sit on: what the row says, then what the
-// caller says, then one, if a node has as many GPUs.
+// caller says, then one, if a node has as many GPUs, then those that such nodes fill.
 func (p *placer) nodes(m Model, c timedCollective) (nodes int, fault string) {
 	n := c.message.Group
 	switch {
@@ -115,10 +119,25 @@ func (p *placer) nodes(m Model, c timedCollective) (nodes int, fault string) {
 			p.Note(fmt.Sprintf(note, n, p.Nodes, m.Name))
 		}
 		return p.Nodes, ""
+	case p.filled(m, c):
+		rack := ""
+		if inRacks([]Model{m}) && n <= mostInRack {
+			rack = fmt.Sprintf(", such as %d of a rack that %s joins", mostInRack, m.Fabric)
+		}
+		const note = "groups of %d %s are taken to fill %d nodes of %d GPUs, whose links are called %s: a column gpus_per_node says otherwise%s; --link names the links"
+		p.Note(fmt.Sprintf(note, n, m.Name, n/m.PerNode, m.PerNode, cmp.Or(p.Link, linkNet), rack))
+		return n / m.PerNode, ""
 	case m.PerNode > 0 && n > m.PerNode:
 		return 0, fmt.Sprintf("more GPUs than a node of %s has (%d); say how many nodes with --nodes", m.Name, m.PerNode)
 	}
 	return 1, ""
+}
+
+// filled says that neither row nor caller tell the nodes of a group of several, and that
+// such of the model hold it exactly.
+func (p *placer) filled(m Model, c timedCollective) bool {
+	n := c.message.Group
+	return c.fills && c.perNode == 0 && p.Nodes == 0 && m.PerNode > 0 && n > m.PerNode && n%m.PerNode == 0
 }
 
 // device finds the model that a row names and its device type under a stack, or
@@ -189,7 +208,7 @@ func (p *placer) unnamed(where, called string) (fault string) {
 // collectiveOf finds the op of a collective's name, and whether one direction
 // of it was measured: Vidur's send_recv, not the ring shift of nccl-tests.
 func collectiveOf(name string) (kind op.Kind, oneWay, known bool) {
-	switch strings.ToLower(name) {
+	switch strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(name)) {
 	case "all_reduce", "allreduce":
 		return op.KindAllReduce, false, true
 	case "all_gather", "allgather":
@@ -200,7 +219,7 @@ func collectiveOf(name string) (kind op.Kind, oneWay, known bool) {
 		return op.KindAllToAll, false, true
 	case "sendrecv":
 		return op.KindSendRecv, false, true
-	case "send_recv":
+	case "send_recv", "p2p": // from one stage of a pipeline to the next
 		return op.KindSendRecv, true, true
 	}
 	return "", false, false
@@ -266,7 +285,7 @@ func dtypeOf(name string) (op.DType, bool) {
 		return op.F16, true
 	case "bf16", "bfloat16":
 		return op.BF16, true
-	case "fp8", "f8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2":
+	case "fp8", "f8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2", "e4m3", "e4m3fn", "e5m2", "float8_e4m3", "float8":
 		return op.FP8, true
 	case "fp32", "float32", "float", "f32":
 		return op.F32, true

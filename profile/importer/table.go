@@ -184,13 +184,14 @@ func (t *table) row(line int, cells []string) error {
 	return nil
 }
 
-// text is a cell, "" where the table has no such column.
+// text is a cell without the blanks around it, which stay within quotes; "" where the
+// table has no such column.
 func (r *tableRow) text(column string) string {
 	i, ok := r.t.columns[column]
 	if !ok {
 		return ""
 	}
-	return r.cells[i]
+	return strings.TrimSpace(r.cells[i])
 }
 
 // count is a cell that holds a whole number; 0 where the column is missing. The
@@ -200,12 +201,25 @@ func (r *tableRow) count(column string) int {
 	if text == "" && !r.t.has(column) {
 		return 0
 	}
-	v, err := strconv.ParseInt(strings.TrimSuffix(text, ".0"), 10, 64) // as pandas writes columns that lack a value somewhere
-	if err != nil {
+	v, ok := wholeNumber(text)
+	if !ok {
 		r.fail(column+" is no whole number", column+" "+quoted(text))
-		return 0
 	}
 	return int(v)
+}
+
+// wholeNumber reads digits, and what other tools make of them: pandas writes 1024.0 in
+// columns that lack a value somewhere, spreadsheets and printf's %g write 1e3.
+func wholeNumber(text string) (int64, bool) {
+	if v, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return v, true
+	}
+	const exact = 1 << 53 // up to which every whole number is a float64
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || v != math.Trunc(v) || math.Abs(v) > exact {
+		return 0, false
+	}
+	return int64(v), true
 }
 
 // optional is count for a column that tables joined of old and new ones have in
@@ -220,9 +234,9 @@ func (r *tableRow) optional(column string) int {
 // flag is a cell that says yes or no.
 func (r *tableRow) flag(column string) bool {
 	switch text := strings.ToLower(r.text(column)); text {
-	case "1", "true", "1.0": // as pandas writes columns that lack a value somewhere
+	case "1", "true", "yes", "1.0": // as pandas writes columns that lack a value somewhere
 		return true
-	case "0", "false", "0.0":
+	case "0", "false", "no", "0.0":
 	default:
 		r.fail(column+" is neither 1 nor 0", column+" "+quoted(text))
 	}
@@ -232,7 +246,7 @@ func (r *tableRow) flag(column string) bool {
 // seconds is the row's time. The power of ten goes behind its digits, which
 // rounds once, where dividing a rounded number would round again.
 func (r *tableRow) seconds() float64 {
-	text := r.cells[r.t.time]
+	text := strings.TrimSpace(r.cells[r.t.time])
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v <= 0 {
 		r.fail("the time is no positive number", quoted(text))
@@ -250,10 +264,10 @@ func (r *tableRow) fail(reason, value string) {
 	}
 }
 
-// dtype is the precision in a column, as this field's tools name it; without the column
-// that of the flag.
+// dtype is the precision in a column, as this field's tools name it; without the column,
+// or with nothing in it, that of the flag.
 func (r *tableRow) dtype(column string) op.DType {
-	if !r.t.has(column) {
+	if !r.t.has(column) || r.text(column) == "" && r.t.DType != "" {
 		return r.t.DType
 	}
 	d, ok := dtypeOf(r.text(column))
@@ -268,18 +282,27 @@ func (t *table) attention(r *tableRow) {
 	a := op.Attention{
 		Mask: op.Full, QLen: units.Tokens(r.count("seq_q")), KVLen: units.Tokens(r.count("seq_kv")), QHeads: r.count("heads"), KVHeads: r.count("kv_heads"),
 		HeadDim: r.count("head_dim"), DType: r.dtype("dtype"), Kernel: kernelOf(r.text("kernel")),
-		Batch: r.count("batch"), Window: units.Tokens(r.count("window")),
+		Batch: r.count("batch"), Window: units.Tokens(r.optional("window")),
 	}
+	t.sameHeads(r, &a)
 	if r.flag("causal") {
 		a.Mask = op.Diag
 	}
-	if t.has("kv_dtype") {
+	if r.text("kv_dtype") != "" {
 		if kv := r.dtype("kv_dtype"); kv != a.DType {
 			a.Kernel = kernelOf(a.Kernel + "_kv" + string(kv))
 		}
 	}
 	r.forward()
 	t.attend(r, a, stackOf(r.text("framework"), r.text("version")))
+}
+
+// sameHeads reads 0 K/V heads as the tables of aiconfigurator mean it: as many as query heads.
+func (t *table) sameHeads(r *tableRow, a *op.Attention) {
+	if a.KVHeads == 0 && r.fault == "" {
+		a.KVHeads = a.QHeads
+		t.Note("0 K/V heads are taken for as many as query heads, as aiconfigurator writes it")
+	}
 }
 
 // forward refuses a row that names another pass than the forward one, whose times

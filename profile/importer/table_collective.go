@@ -16,7 +16,7 @@ func (t *table) collective(r *tableRow) {
 	if t.has("latency_min_us") {
 		t.Note("times that come with a least and a most are the median of a few launches, as fine as the source wrote them")
 	}
-	t.exchange(r, r.text("collective"), timedCollective{message: m, perNode: r.perNode("gpus_per_node"), stack: r.stack()})
+	t.exchange(r, r.text("collective"), timedCollective{message: m, perNode: r.perNode("gpus_per_node"), fills: true, stack: r.stack()})
 }
 
 // exchange hands a row of a collective on.
@@ -39,10 +39,10 @@ func (t *table) exchange(r *tableRow, name string, c timedCollective) {
 	}
 }
 
-// perNode is the GPUs of a node, 0 where the table does not tell.
+// perNode is the GPUs of a node, 0 where the row does not tell.
 func (r *tableRow) perNode(column string) int {
-	n := r.count(column)
-	if r.t.has(column) && n < 1 {
+	n := r.optional(column)
+	if r.text(column) != "" && n < 1 {
 		r.fail(column+" is less than one", strconv.Itoa(n))
 	}
 	return n

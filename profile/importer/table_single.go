@@ -33,6 +33,7 @@ func (t *table) single(r *tableRow) {
 	}
 	length := units.Tokens(r.count("seqlen_total"))
 	a := op.Attention{Mask: op.Full, QLen: length, KVLen: length, QHeads: heads, KVHeads: kv, HeadDim: r.count("head_dim"), DType: dtype, Batch: r.count("batch")}
+	t.sameHeads(r, &a)
 	if r.flag("causal") {
 		a.Mask = op.Diag
 	}
