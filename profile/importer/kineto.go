@@ -2,6 +2,7 @@ package importer
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -115,7 +116,11 @@ func (m *machine) model(t *trace, gpu traceDevice) (Model, error) {
 	case m.sink.Options.Device != "":
 		return model, m.sink.unknown(m.sink.Options.Device)
 	case gpu.name == "":
-		return model, fmt.Errorf("%s: names no GPU (deviceProperties): say which with --device", t.source.Name)
+		why := fmt.Sprintf("%s: names no GPU (deviceProperties): say which with --device", t.source.Name)
+		if t.torn != "" { // some builds write the GPUs behind the events
+			why += "; " + t.torn
+		}
+		return model, errors.New(why)
 	default:
 		return model, fmt.Errorf("%s: %w", t.source.Name, m.sink.unknown(gpu.name))
 	}

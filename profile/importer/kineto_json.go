@@ -11,6 +11,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -207,7 +208,13 @@ func scanTrace(src Source, visit func(*traceEvent)) (head traceHead, torn string
 		dec:   jsontext.NewDecoder(&mender{in: in}, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)),
 		visit: visit, head: traceHead{rank: -1, devices: map[int64]traceDevice{}},
 	}
-	switch err := w.file(); {
+	err = w.file()
+	if err == nil && w.found {
+		if torn, err = w.behind(); err == nil {
+			return w.head, torn, nil
+		}
+	}
+	switch {
 	case err == nil && !w.found, err != nil && !w.found && damaged(err):
 		return head, "", fmt.Errorf("%s: %w", src.Name, errNoTrace)
 	case err != nil && damaged(err):
@@ -216,6 +223,21 @@ func scanTrace(src Source, visit func(*traceEvent)) (head traceHead, torn string
 		return head, "", fmt.Errorf("%s: after event %d: %w", src.Name, w.event.number, err)
 	}
 	return w.head, "", nil
+}
+
+// behind says what stands behind a trace: nothing, or what is not read, as a second one
+// whose ids would be taken for those of the first.
+func (w *traceWalker) behind() (more string, err error) {
+	_, err = w.dec.ReadToken()
+	var syntax *jsontext.SyntacticError
+	switch {
+	case err == io.EOF:
+		return "", nil
+	case err == nil, errors.As(err, &syntax) && !errors.Is(err, io.ErrUnexpectedEOF):
+		const more = "more follows behind the end of the trace, which has %s: it was not read; import traces that were put one behind the other from a file each"
+		return fmt.Sprintf(more, units.Count(w.event.number, "event")), nil
+	}
+	return "", err
 }
 
 // gzipMagic is what compressed files begin with.

@@ -153,6 +153,11 @@ func TestKinetoContainers(t *testing.T) {
 		{"no closing bracket", plain[:len(plain)-2], "breaks off"},
 		{"torn gzip", long[:len(long)-40], "breaks off"},
 		{"garbage behind", plain[:len(plain)-2] + `, }}}`, "breaks off"},
+		{"blanks behind", plain + " \r\n\n", ""},
+		{"another behind", plain + "\n" + plain, "more follows behind the end of the trace, which has 2 events: it was not read; import traces"},
+		{"another behind, gzipped", gzipped(plain) + gzipped(plain), "more follows behind the end"},
+		{"a bracket behind", plain + "]", "more follows behind the end"},
+		{"a gzip whose end is cut off", gzipped(plain)[:len(gzipped(plain))-4], "breaks off"},
 		{"duplicate keys", strings.ReplaceAll(plain, `"ph":"X"`, `"ph":"X","ph":"X"`), ""},
 	}
 	for _, c := range cases {
@@ -178,6 +183,20 @@ func gzipped(text string) string {
 	io.WriteString(z, text)
 	z.Close()
 	return b.String()
+}
+
+// Builds that describe the GPUs behind the events lose them where the file breaks off.
+func TestKinetoTornBeforeItsGPUs(t *testing.T) {
+	whole := `{"traceEvents":[` + flashForward(7, []int64{1, 64, 2, 64}, []int64{1, 64, 2, 64}, "False") + "," + gpuKernel(7, fa2Kernel, 10) + `,{"ph":"X"}],` +
+		`"deviceProperties":[{"id":0,"name":"NVIDIA H100 80GB HBM3"}]}`
+	if got := importText(t, Options{}, whole); got.err != nil || len(got.points) != 1 {
+		t.Errorf("whole: %v, %v", got.err, got.points)
+	}
+	got := importText(t, Options{}, whole[:strings.Index(whole, `{"ph":"X"}`)+5])
+	want := "names no GPU (deviceProperties): say which with --device; the file breaks off or is damaged after event 3; what came before was read"
+	if got.err == nil || !strings.HasSuffix(got.err.Error(), want) {
+		t.Errorf("torn: %v, want %s", got.err, want)
+	}
 }
 
 // TestKinetoRefused: files of other kinds, and what is needed and not there.
