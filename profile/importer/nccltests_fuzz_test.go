@@ -112,14 +112,23 @@ func TestNCCLMemory(t *testing.T) {
 	}
 }
 
-// Most lines of a job with NCCL_DEBUG=INFO are the library's.
+// Most lines of a job with NCCL_DEBUG=INFO are the library's, before the table and behind it,
+// with a launcher's tag or without.
 func BenchmarkNCCLInfo(b *testing.B) {
 	info := "host0:100:100 [0] NCCL INFO comm 0x1 rank 3 nranks 8 cudaDev 3 busId 11000 - Init COMPLETE\n"
-	log := written("all_reduce", 8).sample() + strings.Repeat(info, 10000)
-	b.SetBytes(int64(len(log)))
-	for b.Loop() {
-		if _, err := ncclImport(ncclTestsFormat(), Options{}, ncclLog(log)); err != nil {
-			b.Fatal(err)
-		}
+	table := written("all_reduce", 8).sample()
+	for _, c := range []struct{ name, log string }{
+		{"before", strings.Repeat(info, 10000) + table},
+		{"behind", table + strings.Repeat(info, 10000)},
+		{"tagged", strings.Repeat("[1,0]<stdout>:"+info, 10000) + table},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.SetBytes(int64(len(c.log)))
+			for b.Loop() {
+				if _, err := ncclImport(ncclTestsFormat(), Options{}, ncclLog(c.log)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

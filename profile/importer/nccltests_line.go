@@ -109,9 +109,14 @@ func stripLauncher(s string) string {
 		return s // most rows
 	}
 	for range deepestTags {
-		if at := launcherTags.FindStringIndex(s); at != nil {
-			s = s[at[1]:]
-			continue
+		if mayBeTagged(s) {
+			if at := launcherTags.FindStringIndex(s); at != nil {
+				s = s[at[1]:]
+				continue
+			}
+		}
+		if !mayBeLabelled(s) {
+			break
 		}
 		at := launcherLabels.FindStringSubmatchIndex(s)
 		if at == nil {

@@ -34,23 +34,23 @@ func newNCCLText(name string, in *bufio.Reader) *ncclText {
 // The lines of a log that are read (the writer's src/common.cu and src/util.cu
 // of all generations; rccl-tests adds lines without '#').
 var (
-	ncclVersionLine = regexp.MustCompile(`^#?\s*(nccl|rccl)-tests version (\S+).*?-headers=\d+ \w+-library=(\d+)`)
-	ncclProgramLine = regexp.MustCompile(`^#?\s*Collective test (starting|concluded): (\w+)`)
-	ncclParamsLine  = regexp.MustCompile(`^#?\s*nThreads?:? (\d+) nGpus:? (\d+) (?:nRanks:? (\d+) )?minBytes:? (\d+) maxBytes:? (\d+)\b`)
-	ncclRankLine    = regexp.MustCompile(`^#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+(\d+)\s+)?(?:on\s+(\S+)\s+device|uses device)\s+(\d+)\s+\[([^\]]+)\]\s*(.*)$`)
-	ncclRuntimeLine = regexp.MustCompile(`\b(NCCL|RCCL) version\s*:?\s*(\d+\.\d+(?:\.\d+)?)`)
-	ncclAverageLine = regexp.MustCompile(`Avg bus bandwidth\s*:\s*(\S+)`)
-	ncclBoundsLine  = regexp.MustCompile(`Out of bounds values\s*:\s*(\d+)`)
+	ncclVersionLine = seek(`^#?\s*(nccl|rccl)-tests version (\S+).*?-headers=\d+ \w+-library=(\d+)`, "-tests version ")
+	ncclProgramLine = seek(`^#?\s*Collective test (starting|concluded): (\w+)`, "Collective test ")
+	ncclParamsLine  = seek(`^#?\s*nThreads?:? (\d+) nGpus:? (\d+) (?:nRanks:? (\d+) )?minBytes:? (\d+) maxBytes:? (\d+)\b`, "nThread")
+	ncclRankLine    = seek(`^#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+(\d+)\s+)?(?:on\s+(\S+)\s+device|uses device)\s+(\d+)\s+\[([^\]]+)\]\s*(.*)$`, "Rank")
+	ncclRuntimeLine = seek(`\b(NCCL|RCCL) version\s*:?\s*(\d+\.\d+(?:\.\d+)?)`, "CCL version")
+	ncclAverageLine = seek(`Avg bus bandwidth\s*:\s*(\S+)`, "Avg bus bandwidth")
+	ncclBoundsLine  = seek(`Out of bounds values\s*:\s*(\d+)`, "Out of bounds values")
 	ncclCommand     = regexp.MustCompile(`\b(\w+)_perf(?:_mpi)?\b`)
 	ncclSetting     = regexp.MustCompile(`\b(agg iters|graph|side_work|unalign): (\d+)`)
 	ncclFailure     = regexp.MustCompile(`Test (?:NCCL |CUDA |HIP |RCCL )?failure|(?i:segmentation fault|core dumped|srun: error|mpirun noticed|prterun noticed|mpi_abort|job terminated|cancelled at|out of memory)`)
 	ncclTestFailure = regexp.MustCompile(`Test (?:NCCL |CUDA |HIP |RCCL )?failure`)
-	ncclElision     = regexp.MustCompile(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`)
+	ncclElision     = seek(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`, "...", "…", "snip")
 	// column names after something else, with or without the sign of a comment
 	ncclStrayColumns = regexp.MustCompile(`#?\s*\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw`)
 	// settings that take a choice from the library; one that asks for its own, as
 	// NVLS_ENABLE=2 does, is none
-	ncclForced = regexp.MustCompile(`\bNCCL_(?:(?:ALGO|PROTO)` + ncclSet + `\^?[A-Za-z]\w{0,15}|(?:P2P|SHM|IB)_DISABLE` + ncclSet + `1\b|(?:NVLS_ENABLE|CUMEM_ENABLE|NET_GDR_READ)` + ncclSet + `[01]\b|(?:MIN|MAX)_(?:NCHANNELS|CTAS)` + ncclSet + `[1-9]\d{0,3}\b|(?:NET|IB)_GDR_LEVEL` + ncclSet + `(?:[A-Z]{3}|\d)\b)`)
+	ncclForced = seek(`\bNCCL_(?:(?:ALGO|PROTO)`+ncclSet+`\^?[A-Za-z]\w{0,15}|(?:P2P|SHM|IB)_DISABLE`+ncclSet+`1\b|(?:NVLS_ENABLE|CUMEM_ENABLE|NET_GDR_READ)`+ncclSet+`[01]\b|(?:MIN|MAX)_(?:NCHANNELS|CTAS)`+ncclSet+`[1-9]\d{0,3}\b|(?:NET|IB)_GDR_LEVEL`+ncclSet+`(?:[A-Z]{3}|\d)\b)`, "NCCL_")
 	ncclStamp  = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
 )
 
@@ -146,7 +146,7 @@ func (r *ncclText) begins(text string) bool {
 		return start
 	}
 	return strings.HasSuffix(strings.TrimSpace(text), "# Using devices") || ncclRankLine.MatchString(text) ||
-		ncclProgramLine.FindString(text) == "" && t.ended && (knownCommand(text) != "" || ncclRuntimeLine.MatchString(text))
+		!ncclProgramLine.MatchString(text) && t.ended && (knownCommand(text) != "" || ncclRuntimeLine.MatchString(text))
 }
 
 func (r *ncclText) read(text string, visit func(*ncclRow)) {
@@ -225,7 +225,7 @@ func (r *ncclText) mentions(text string) bool {
 		return !strings.Contains(text, "NCCL INFO")
 	}
 	c := knownCommand(text)
-	if other := cmp.Or(t.command, c); t.rows == 0 && (c != other || severalCommands(text)) && c != "" {
+	if other := cmp.Or(t.command, c); c != "" && t.rows == 0 && (c != other || severalCommands(text)) {
 		t.commands = true
 	}
 	if t.rows > 0 {
