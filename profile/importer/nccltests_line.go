@@ -75,8 +75,8 @@ var (
 	terminalCodes = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-Z\\\\-_])")
 	// launcherTags are what stands before a line beyond doubt: Open MPI's
 	// --tag-output and --timestamp-output, Ray's and SkyPilot's name of a process in
-	// parentheses, mark of a quotation.
-	launcherTags = regexp.MustCompile(`^\s*(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})?(?:\[[^\]\s]*\d,\s*\d+\])?(?:\[[^\]]*\])?<std(?:out|err|diag)>:?\s?|^\([^()]{0,200}\bpid=\d+[^()]{0,200}\)\s|^>\s`)
+	// parentheses, the files of Kubernetes' containers (CRI), mark of a quotation.
+	launcherTags = regexp.MustCompile(`^\s*(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})?(?:\[[^\]\s]*\d,\s*\d+\])?(?:\[[^\]]*\])?<std(?:out|err|diag)>:?\s?|^\([^()]{0,200}\bpid=\d+[^()]{0,200}\)\s|^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP](?:\s|$)|^>\s`)
 	// launcherLabels could be something else (srun -l's task number, pdsh's
 	// host, PALS's host and rank, mpiexec's [rank], a container's name, a time
 	// stamp) and are taken off only before a comment or a number.

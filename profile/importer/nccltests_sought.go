@@ -44,7 +44,7 @@ func (s sought) FindAllString(line string, most int) []string {
 
 // mayBeTagged says whether a line may begin with what launcherTags match.
 func mayBeTagged(line string) bool {
-	return strings.Contains(line, "<std") || line != "" && (line[0] == '>' || line[0] == '(')
+	return strings.Contains(line, "<std") || strings.Contains(line, " std") || line != "" && (line[0] == '>' || line[0] == '(')
 }
 
 // mayBeLabelled says whether a line may begin with what launcherLabels match: most of what a

@@ -52,7 +52,7 @@ func TestNCCLSought(t *testing.T) {
 		"", "#", " ", "# ", "\t", "Rank  0 ", "rank 0", "nThread 1 nGpus 8 ", "nThreads: 1 nGpus: 8 ", "minBytes 8 maxBytes 8 ", "nccl-tests version 2.17.9 ", "nccl-headers=22707 nccl-library=22707",
 		"Collective test starting: all_reduce_perf", "NCCL version 2.27.7+cuda12.4", "RCCL version : 2.20.5", "# Avg bus bandwidth    : 1", "# Out of bounds values : 0 OK", "...", "....", "[...]", "…", "[…]", "<snip>", "[snip]",
 		"NCCL_ALGO=Ring", "NCCL_P2P_DISABLE set by environment to 1", "Pid  1 on host device  0 [0x0f] A100", "uses device  0 [0x0f] A100", "[1,0]<stdout>:", "[0]", "[0]:", "3:", "host-1.a:", "host[3]:", "host 3:", "pod |", "pod|",
-		"> ", "(head, rank=0, pid=71, ip=1.2.3.4) ", "2025-01-01T00:00:00Z ", "2025-01-01 00:00:00.123+01:00: ", "Mon Jan  1 00:00:00 2025[1,0]<stderr>", "1024 256 float", "host:1:2 ", "|", ":", ">", "_x: 1", "é: 1",
+		"> ", "(head, rank=0, pid=71, ip=1.2.3.4) ", "2025-01-01T00:00:00Z ", "stdout F ", "stderr P", "2025-01-01 00:00:00.123+01:00: ", "Mon Jan  1 00:00:00 2025[1,0]<stderr>", "1024 256 float", "host:1:2 ", "|", ":", ">", "_x: 1", "é: 1",
 	}
 	for _, a := range parts {
 		for _, b := range parts {
