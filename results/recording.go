@@ -30,7 +30,8 @@ type RecordingSummary struct {
 	Peers     []PeerCount    `json:"peers"`     // in the order in which they first appear
 	Elapsed   units.Seconds  `json:"elapsed_s"` // of all points together
 
-	first map[string]float64 // first time of every point, for drift
+	first  map[string]float64 // first time of every point, for drift
+	shapes int                // of points with times, each with its place; canaries do not count
 }
 
 // StratumCount counts the points of one op on one device or group.
@@ -115,6 +116,7 @@ func (s *RecordingSummary) point(p *profile.Point) {
 	key := profile.NewSpot(p.On, p.Shape).Key("")
 	if _, ok := s.first[key]; !ok {
 		s.first[key] = m
+		s.shapes++
 	}
 	if p.Disturbed {
 		c.Disturbed++
@@ -194,11 +196,15 @@ func recordingHead(p *printer, s *RecordingSummary) {
 	for _, c := range s.Strata {
 		points, failed = points+c.Points, failed+c.Failed
 	}
+	what := plural(points, "point")
+	if timed := points - len(s.Gauged); h.Imported() && s.shapes < timed {
+		what += fmt.Sprintf(" of %s (fit makes one point of each)", plural(s.shapes, "shape"))
+	}
 	where := "raw times from real devices"
 	if h.Simulated {
 		where = "times from a simulated backend; no hardware was measured"
 	}
-	p.para("", fmt.Sprintf("%s recording %s: %s, %d failed; %s", stamp(h.Simulated), s.Name, plural(points, "point"), failed, where))
+	p.para("", fmt.Sprintf("%s recording %s: %s, %d failed; %s", stamp(h.Simulated), s.Name, what, failed, where))
 	written(p, h.Tool, h.Created)
 	if h.Imported() {
 		p.para("", fmt.Sprintf("imported from files of format %s: others measured, by their own protocols", strings.TrimPrefix(h.Backend, profile.ImportPrefix)))

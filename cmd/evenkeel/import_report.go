@@ -16,7 +16,11 @@ func writeImport(w io.Writer, r *importer.Report, out string, written bool) erro
 	if !written {
 		out = "nothing written"
 	}
-	fmt.Fprintf(&b, "%s: %s of %s from %s (%s)\n", out, units.Count(r.Points, "point"), units.Count(r.Rows, "row"), units.Count(len(r.Files), "file"), r.Format)
+	fmt.Fprintf(&b, "%s: %s of %s from %s (%s)", out, units.Count(r.Points, "point"), units.Count(r.Rows, "row"), units.Count(len(r.Files), "file"), r.Format)
+	if 0 < r.Shapes && r.Shapes < r.Points {
+		fmt.Fprintf(&b, ", of %s: fit makes one point of each", units.Count(r.Shapes, "shape"))
+	}
+	b.WriteByte('\n')
 	named(&b, "devices", r.Devices)
 	named(&b, "groups", r.Groups)
 	if len(r.Dropped) > 0 {

@@ -109,12 +109,16 @@ type Report struct {
 	Files   []string `json:"files"`
 	Rows    int      `json:"rows"` // data rows seen
 	Points  int      `json:"points"`
+	Shapes  int      `json:"shapes,omitempty"`  // of the points, each with its place, of which fit makes one point; absent beyond mostShapes
 	Dropped []Drop   `json:"dropped,omitempty"` // by reason, most frequent first
 	Flags   []string `json:"flags,omitempty"`   // contradictions, in the order found
 	Notes   []string `json:"notes,omitempty"`   // what a reader of the recording should know
 	Devices []string `json:"devices"`
 	Groups  []string `json:"groups"`
 }
+
+// mostShapes bounds what is kept to count shapes, to some 10 MB.
+const mostShapes = 100_000
 
 // Drop counts the rows that were left out for one reason.
 type Drop struct {
@@ -294,12 +298,19 @@ func Import(f Format, sources []Source, o Options, h profile.Header, write func(
 	if err := write(h); err != nil {
 		return nil, err
 	}
+	shapes := map[string]bool{}
 	second, err := pass(f, sources, o, func(p *profile.Point) error {
 		p.Key = p.Spot.Key(h.Fingerprint)
+		if len(shapes) <= mostShapes {
+			shapes[p.Key] = true
+		}
 		return write(p)
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(shapes) <= mostShapes {
+		second.report.Shapes = len(shapes)
 	}
 	if a, b := first.report, second.report; a.Rows != b.Rows || a.Points != b.Points || !slices.Equal(a.Devices, b.Devices) || !slices.Equal(a.Groups, b.Groups) {
 		return nil, fmt.Errorf("%s: changed while it was read; import it again", names(sources))

@@ -491,6 +491,15 @@ func (f failing) Read([]byte) (int, error) {
 func (f failing) ReadAt([]byte, int64) (int, error) { return f.Read(nil) }
 func (f failing) Close() error                      { return f.close }
 
+// Rows that repeat a shape on the same place are points of their own; fit makes one of them.
+func TestShapesAreCounted(t *testing.T) {
+	m := mustImport(t, tableFormat(), Options{}, inMemory("a.csv", "gpu,dtype,m,n,k,latency_us\n"+
+		"h100_sxm,bf16,64,64,64,9\nh100_sxm,bf16,64,64,64,10\nh100_sxm,bf16,128,64,64,9\na100_sxm,bf16,64,64,64,9\n"))
+	if m.report.Points != 4 || m.report.Shapes != 3 {
+		t.Errorf("%+v", m.report)
+	}
+}
+
 func BenchmarkImportTable(b *testing.B) {
 	const rows = 10_000
 	src := Source{Name: "long.csv", Open: func() (File, error) {
