@@ -290,6 +290,8 @@ func nothingJudged(p *costmodel.Profile, d *Data, points []Point, missing []stri
 			}
 		}
 		return fmt.Errorf("none of the %d points has a law in the profile: it has no %s; its laws are on %s; fit a profile from a recording of this machine: evenkeel calibrate", len(points), firstFew(missing), cmp.Or(firstFew(on), "nothing"))
+	case d.TooFast > 0 && len(d.Points) == 0:
+		return fmt.Errorf("nothing to judge: %s", d.beyondDevice())
 	case d.Torn > 0 && len(d.Points) == 0:
 		return fmt.Errorf("nothing to judge: no point was read, and the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
 	case len(d.Points) > 0 && len(points) == 0:

@@ -53,6 +53,7 @@ type Data struct {
 	Gauged    []Gauged
 
 	Failed  int       // points without times
+	TooFast int       // points left out that take less time than their device can: see impossible
 	Torn    int       // recordings whose last line was cut off
 	TooLong []Stratum // not measured, because a call takes longer than the budget allowed
 	Drift   []*Drift // of every canary
@@ -60,6 +61,9 @@ type Data struct {
 
 	oldest  time.Time // when the first of the recordings began
 	undated bool      // some do not tell when they were measured
+
+	tooFast string // the first point that TooFast counts, in words
+	sheets  map[string]op.Sheet
 
 	foreign bool // of the recording being read: see profile.Header.Imported
 	origins origins
@@ -78,7 +82,7 @@ type Data struct {
 
 // NewData is an empty data set.
 func NewData() *Data {
-	return &Data{byKey: map[string]int{}, unsettled: map[string]bool{}, drift: map[string]*Drift{}}
+	return &Data{sheets: map[string]op.Sheet{}, byKey: map[string]int{}, unsettled: map[string]bool{}, drift: map[string]*Drift{}}
 }
 
 // Add reads a recording into the data set. name is the file's name in errors.
@@ -123,7 +127,7 @@ func (d *Data) header(h *profile.Header) error {
 	for _, dev := range h.Devices {
 		i := slices.IndexFunc(d.Devices, func(o op.DeviceType) bool { return o.Name == dev.Name })
 		if i < 0 {
-			d.Devices = append(d.Devices, dev)
+			d.Devices, d.sheets[dev.Name] = append(d.Devices, dev), dev.Sheet
 		} else if d.Devices[i] != dev {
 			return fmt.Errorf("devices: %q is another device in an earlier recording (fingerprint %.12s, here %.12s): they are never pooled; fit them apart", dev.Name, d.Devices[i].Fingerprint, dev.Fingerprint)
 		}
@@ -174,6 +178,9 @@ func (d *Data) observe(p *profile.Point) {
 		return
 	}
 	m := stats.Median(p.Times)
+	if d.impossible(p, m) {
+		return
+	}
 	key := profile.NewSpot(p.On, p.Shape).Key("")
 	if i, ok := d.byKey[key]; ok {
 		q := &d.Points[i]
@@ -291,6 +298,9 @@ func (d *Data) warnings() []string {
 	}
 	for _, c := range d.sources.Contradictions() {
 		w = append(w, fmt.Sprintf("%s: laws of both describe neither; see what differs, and leave out what does not hold: evenkeel check %s --drift-from %s", c, c.Second, c.First))
+	}
+	if beyond := d.beyondDevice(); beyond != "" {
+		w = append(w, beyond)
 	}
 	if d.Failed > 0 {
 		w = append(w, fmt.Sprintf("%s could not be measured; the recording holds the reasons", units.Count(d.Failed, "point")))

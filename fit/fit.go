@@ -144,6 +144,9 @@ func (d *Data) noLaw() error {
 		s := slices.MaxFunc(strata, func(a, b Stratum) int { return cmp.Compare(len(a.Points), len(b.Points)) })
 		way, most = d.origins.more(s.On, way), fmt.Sprintf(", and the most are %d, of %s", len(s.Points), s)
 	}
+	if beyond := d.beyondDevice(); beyond != "" {
+		way = beyond
+	}
 	if d.Torn > 0 {
 		way = fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
 	}

@@ -106,25 +106,17 @@ func (s *Sink) overHost(d op.DeviceType, shape op.Shape, seconds float64) (reaso
 	return s.overBytes(d.Name, shape, float64(shape.Work().Wire), seconds, link{port: op.Port{PerS: units.BytesPerS(rate)}, usual: rate, least: leastUse})
 }
 
-// What tensors this many times the cache reach of the memory's rate at most, whatever of them
-// still lies in caches that a datasheet leaves out: one of MI300X is eight times its L2 and
-// three times as fast as its memory.
-const (
-	beyondCache = 20
-	cachedRate  = 10
-)
-
 // overMemory compares the rate of an op that streams its tensors with the memory's. Small
 // tensors come from the cache, which no datasheet bounds.
 func (s *Sink) overMemory(d op.DeviceType, shape op.Shape, seconds float64) (reason, value string) {
-	rate, size := d.Sheet.MemoryPerS, shape.Work().Bytes()
-	if rate == 0 || d.Sheet.L2 == 0 || size < beyondCache*d.Sheet.L2 {
+	least, size := float64(d.Sheet.Least(shape)), float64(shape.Work().Bytes())
+	if least == 0 {
 		return "", ""
 	}
-	if most := cachedRate * rate; float64(size)/seconds > most {
-		return tooMuchMemory, fmt.Sprintf("%s of at most %s", units.BytesPerS(float64(size)/seconds), units.BytesPerS(most))
+	if seconds < least {
+		return tooMuchMemory, fmt.Sprintf("%s of at most %s", units.BytesPerS(size/seconds), units.BytesPerS(size/least))
 	}
-	s.observe(d.Name, shape, float64(size)/rate, seconds, largeMessage, leastUse)
+	s.observe(d.Name, shape, size/d.Sheet.MemoryPerS, seconds, largeMessage, leastUse)
 	return "", ""
 }
 
