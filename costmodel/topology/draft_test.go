@@ -191,7 +191,7 @@ func TestDraftStatesTheCards(t *testing.T) {
 		want string
 	}{
 		"unnamed":  {Options{Nodes: 3}, 1.25e9, "network: net\nlinks:\n  - {name: net, bytes_per_s: 1.25e+09}  # slowest of its network cards\n  - {name: pcie, bytes_per_s: 3.2e+10}\n"},
-		"made up":  {Options{Nodes: 3}, 2.5e9, "network net at 2.5 GB/s, which is what the file says of the slowest of the network cards and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate; the name is made up: where a profile has laws of the network, write their class\n"},
+		"made up":  {Options{Nodes: 3}, 2.5e9, "network net at 2.50 GB/s, which is what the file says of the slowest of the network cards and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate; the name is made up: where a profile has laws of the network, write their class\n"},
 		"named":    {Options{Nodes: 3, Network: "eth"}, 1.25e9, "network: eth\nlinks:\n  - {name: eth, bytes_per_s: 1.25e+09}  # slowest"},
 		"a socket": {Options{Nodes: 3, Network: "eth"}, 1.25e9, "NCCL writes 10 Gbit/s of a card whose speed it cannot read, too\n"},
 		"no speed": {Options{Nodes: 3, Network: "eth"}, 0, "beside the links above:\n#   - {name: eth, bytes_per_s: 2.5e+10}  # usual card of x\n"},
