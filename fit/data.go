@@ -56,7 +56,8 @@ type Data struct {
 	TooFast int       // points left out that take less time than their device can: see impossible
 	Torn    int       // recordings whose last line was cut off
 	TooLong []Stratum // not measured, because a call takes longer than the budget allowed
-	Drift   []*Drift // of every canary
+	Cut     []Stratum // of which points were cut off, because the budget allowed no longer wait for their worker
+	Drift   []*Drift  // of every canary
 	Own     int // points, from other files, that the profile under check was fitted to; see Unseen
 
 	oldest  time.Time // when the first of the recordings began
@@ -170,7 +171,9 @@ func (d *Data) observe(p *profile.Point) {
 	}
 	d.waiting = slices.DeleteFunc(d.waiting, stratum(p.Spot).same)
 	if !p.OK() {
-		d.Failed++
+		if d.Failed++; p.Class == profile.Cut {
+			d.Cut = with(d.Cut, p.Spot)
+		}
 		return
 	}
 	if len(p.Times) == 0 {
@@ -310,6 +313,9 @@ func (d *Data) warnings() []string {
 	}
 	for _, s := range d.lacking(d.TooLong) {
 		w = append(w, fmt.Sprintf("%s: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m", s))
+	}
+	for _, s := range d.lacking(d.Cut) {
+		w = append(w, fmt.Sprintf("%s: no law, for its workers did not answer and the budget had no time to wait for them, or to try more; wait longer: evenkeel calibrate --fresh --budget 10m", s))
 	}
 	for _, s := range d.lacking(d.waiting) {
 		w = append(w, fmt.Sprintf("%s: no law, for the budget was spent before its first point; the command that began the recording goes on with a longer --budget, such as 10m", s))

@@ -52,10 +52,12 @@ func pointLine(t, spot, rest string) string {
 func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
 	const times, disturbed = `"times_s":[1e-5,1.1e-5],"inner":1,"stop":"noise"`, `"times_s":[2e-5,2e-5],"inner":1,"stop":"noise","disturbed":true`
 	d := NewData()
+	cutOff := `"on":"cpu:1","op":"adamw","shape":{"params":64}`
 	if err := d.Add("x.rec.jsonl", recordingOn(
 		"cpu",
-		fmt.Sprintf(`{"t":"schedule","budget_s":60,"points":[{%s},{%s},{%s},{%s}],"canaries":[]}`, rowSpot("norm", 64), rowSpot("norm", 128), rowSpot("rope", 64), rowSpot("swiglu", 64)),
+		fmt.Sprintf(`{"t":"schedule","budget_s":60,"points":[{%s},{%s},{%s},{%s},{%s}],"canaries":[]}`, rowSpot("norm", 64), rowSpot("norm", 128), rowSpot("rope", 64), rowSpot("swiglu", 64), cutOff),
 		pointLine("point", rowSpot("gelu", 64), `"class":"too_long","error":"no time"`),
+		pointLine("point", cutOff, `"class":"cut","error":"no answer"`),
 		pointLine("point", rowSpot("norm", 64), disturbed),
 		pointLine("point", rowSpot("norm", 128), disturbed),
 		pointLine("point", rowSpot("rope", 64), `"class":"failed","error":"broken"`),
@@ -65,8 +67,9 @@ func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"1 point could not be measured; the recording holds the reasons",
+		"2 points could not be measured; the recording holds the reasons",
 		"gelu (f32) on cpu:1: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m",
+		"adamw (f32) on cpu:1: no law, for its workers did not answer and the budget had no time to wait for them, or to try more; wait longer: evenkeel calibrate --fresh --budget 10m",
 		"swiglu (f32) on cpu:1: no law, for the budget was spent before its first point; the command that began the recording goes on with a longer --budget, such as 10m",
 		"1 of 2 points were measured while other processes held the cores: errors are larger than on a quiet machine",
 	}
@@ -74,7 +77,7 @@ func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
 		t.Errorf("warnings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	// A longer recording beside it has what it lacks.
-	if err := d.Add("y.rec.jsonl", recordingOn("cpu", pointLine("point", rowSpot("gelu", 64), times), pointLine("point", rowSpot("swiglu", 64), times))); err != nil {
+	if err := d.Add("y.rec.jsonl", recordingOn("cpu", pointLine("point", rowSpot("gelu", 64), times), pointLine("point", rowSpot("swiglu", 64), times), pointLine("point", cutOff, times))); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.warnings(); slices.ContainsFunc(got, func(w string) bool { return strings.Contains(w, "no law") }) {

@@ -89,6 +89,7 @@ const (
 	Hung        Class = "hung"        // the worker missed its deadline and was killed
 	Throttled   Class = "throttled"   // every sample was taken while the hardware slowed itself down
 	TooLong     Class = "too_long"    // the budget has no time for the op's calls; never tried
+	Cut         Class = "cut"         // the budget had no time to wait any longer for its worker, or to try after others were lost
 )
 
 // retried says whether a failure may be the worker's rather than the point's,
@@ -98,7 +99,9 @@ func (c Class) retried() bool { return c == Crashed || c == OutOfMemory }
 
 // final says whether a point that failed so is never run again in this
 // environment. A hang costs its whole deadline each time, so it is among them.
-func (c Class) final() bool { return c != "" && c != Crashed && c != Throttled && c != TooLong }
+func (c Class) final() bool {
+	return c != "" && c != Crashed && c != Throttled && c != TooLong && c != Cut
+}
 
 // OpError is the failure of one point. Lost says that the executor died with it and must
 // be opened again.

@@ -310,6 +310,9 @@ func pointMarks(n *notes, c StratumCount) string {
 	if c.Classes[profile.TooLong] > 0 {
 		marks += n.mark("a variant of it was left out, for the budget had no time for calls as long; measure for longer: evenkeel calibrate --fresh --budget 10m")
 	}
+	if cut := c.Classes[profile.Cut]; cut > 0 {
+		marks += n.mark(fmt.Sprintf("%s of %s on %s without a result, for the budget had no time to wait longer for a worker; %s: %s; wait longer: evenkeel calibrate --fresh --budget 10m%s", plural(cut, "point"), c.Op, c.On, firstOf(cut), c.reasons[profile.Cut], onlyOf(c.Op)))
+	}
 	if c.Disturbed > 0 {
 		marks += n.mark("points were kept although other processes held the cores, after several tries; on a quiet machine measure again: evenkeel calibrate --fresh")
 	}

@@ -69,6 +69,32 @@ func TestSummariseCounts(t *testing.T) {
 	}
 }
 
+// What a budget had no time to wait for is told apart from what it had no time for at all, and
+// from failures.
+func TestWhatWasCutOffHasItsOwnNote(t *testing.T) {
+	text := strings.ReplaceAll(recordingText(), `"class":"oom","error":"out of memory"`, `"class":"cut","error":"no answer in 30s"`)
+	s, err := Summarise("cpu.rec.jsonl", strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := Recording(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(strings.Fields(b.String()), " ")
+	for _, want := range []string{
+		"1 point of norm on cpu:1 without a result, for the budget had no time to wait longer for a worker; the reason: no answer in 30s; wait longer: evenkeel calibrate --fresh --budget 10m",
+		"a variant of it was left out, for the budget had no time for calls as long",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in:\n%s", want, b.String())
+		}
+	}
+	if strings.Contains(got, "failed: cut") || s.Strata[0].Failed != 1 {
+		t.Errorf("failed %d:\n%s", s.Strata[0].Failed, b.String())
+	}
+}
+
 // Through torch a machine without a GPU is measured again if told; the flags of the
 // calibration stay, and what it measured makes way for what a text asks for.
 func TestAdvisedCalibrationsHaveTheFlagsOfThisOne(t *testing.T) {

@@ -19,7 +19,12 @@ func (b *Backend) add(name string, r io.Reader, first bool) error {
 	for i, sp := range b.inventory.Spaces {
 		spaces[law(sp.On, sp.Shapes[0])] = i
 	}
-	point := func(p *profile.Point) error { b.observe(p, spaces); return nil }
+	point := func(p *profile.Point) error {
+		if p.Class != profile.Cut { // nothing is known of it
+			b.observe(p, spaces)
+		}
+		return nil
+	}
 	_, err := b.copies.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error { return b.header(h, first) },
 		Point:  point,

@@ -137,12 +137,14 @@ func TestALineThatStandsThereTwiceIsOneVisit(t *testing.T) {
 func TestWhatIsNotRecordedIsUnsupported(t *testing.T) {
 	failed := profile.Imported("h100", gemm(256), nil)
 	failed.Key, failed.Class, failed.Error = failed.Spot.Key("f"), profile.OutOfMemory, "no memory"
-	b := open(t, header+point(64, 0.25)+line(failed))
+	cut := profile.Imported("h100", gemm(512), nil)
+	cut.Key, cut.Class, cut.Error = cut.Spot.Key("f"), profile.Cut, "no answer" // of which nothing is known
+	b := open(t, header+point(64, 0.25)+line(failed)+line(cut))
 	x, err := b.Open(t.Context(), "h100", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for m, want := range map[int]profile.Class{65: profile.Unsupported, 256: profile.OutOfMemory} {
+	for m, want := range map[int]profile.Class{65: profile.Unsupported, 256: profile.OutOfMemory, 512: profile.Unsupported} {
 		var e *profile.OpError
 		if err := x.Prepare(t.Context(), gemm(m), 1); !errors.As(err, &e) || e.Class != want {
 			t.Errorf("m=%d: %v, want %s", m, err, want)
