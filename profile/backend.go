@@ -137,6 +137,9 @@ type Inventory struct {
 	Spaces    []Space
 	Once      []Spot   // measured once, without a choice of shapes: memory of a device, overlap of two ops
 	Notes     []string // what cannot be measured here and why, for the user
+	// PeersWait is how long ranks of a group wait for one that does not come before they give
+	// up, which tells that it was that one; 0: they tell nothing.
+	PeersWait time.Duration
 	// Unguarded says that throttling cannot be noticed here, so that canaries are repeated
 	// more often.
 	Unguarded bool

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -23,7 +24,7 @@ type Config struct {
 	// before the first is measured, spread over the shapes.
 	Chooser Chooser
 	// PointTimeout is the time for one point, preparation included, after which its worker
-	// counts as hung.
+	// counts as hung. A single answer has less: see calibration.patience.
 	PointTimeout time.Duration
 }
 
@@ -40,12 +41,13 @@ type Past struct {
 	Done     map[string]bool // keys of points that were measured or failed for good
 	Again    map[string]bool // keys of points that are not to be visited a second time: they were, or must not be
 	Peers    map[peerKey]bool
-	Spent    time.Duration // measuring time of all earlier runs
-	Ended    EndReason     // why the newest run ended; "" if it did not reach its end
-	Measured []Visited     // first visits of points
-	Failed   int           // points without a result
-	Failure  string        // the first of them, with its cause
-	LeftOut  []Spot        // the smallest shapes of spaces that were skipped because a call takes too long for the budget
+	Spent    time.Duration    // measuring time of all earlier runs
+	Ended    EndReason        // why the newest run ended; "" if it did not reach its end
+	Measured []Visited        // first visits of points
+	Failed   int              // points without a result
+	Failure  string           // the first of them, with its cause
+	Cut      map[peerKey]bool // points, and those of peers, that a budget had no time to wait for
+	LeftOut  []Spot           // the smallest shapes of spaces that were skipped because a call takes too long for the budget
 }
 
 // Visited is a point that was measured; Seconds is 0 if it failed.
@@ -71,7 +73,7 @@ func (p *Past) Complete(budget time.Duration) bool {
 
 // NewPast collects, as a Visitor, what a resume needs to know.
 func NewPast() (*Past, Visitor) {
-	p := &Past{Done: map[string]bool{}, Again: map[string]bool{}, Peers: map[peerKey]bool{}}
+	p := &Past{Done: map[string]bool{}, Again: map[string]bool{}, Peers: map[peerKey]bool{}, Cut: map[peerKey]bool{}}
 	spend := func(x *Point) error { p.Spent += time.Duration(x.Elapsed * float64(time.Second)); return nil }
 	return p, Visitor{
 		Header:   func(h *Header) error { p.Header = h; return nil },
@@ -82,6 +84,7 @@ func NewPast() (*Past, Visitor) {
 				return nil // of no point that was scheduled
 			}
 			p.Done[x.Key] = true
+			p.cut(x)
 			if !x.OK() {
 				if p.Failed++; p.Failed == 1 {
 					p.Failure = failed(x.Spot, x.Class, x.Error)
@@ -93,11 +96,19 @@ func NewPast() (*Past, Visitor) {
 			p.Measured = append(p.Measured, visited(x))
 			return spend(x)
 		},
-		Peer:   func(x *Point) error { p.Peers[peerKey{x.Key, x.Place}] = true; return spend(x) },
-		Again:  func(x *Point) error { p.Again[x.Key] = true; return spend(x) },
+		Peer:   func(x *Point) error { p.Peers[peerKey{x.Key, x.Place}] = x.Class != Cut; p.cut(x); return spend(x) },
+		Again:  func(x *Point) error { p.Again[x.Key] = true; p.cut(x); return spend(x) },
 		Canary: spend,
 		Resume: func(*Resume) error { p.Ended = ""; return nil },
 		End:    func(e *End) error { p.Ended = e.Reason; return nil },
+	}
+}
+
+// cut notes whether the newest visit of a point was cut off.
+func (p *Past) cut(x *Point) {
+	at := peerKey{x.Key, x.Place}
+	if delete(p.Cut, at); x.Class == Cut {
+		p.Cut[at] = true
 	}
 }
 
@@ -141,7 +152,7 @@ type Progress struct {
 // of single points are recorded and measuring goes on, until three workers in a
 // row or a third of 30 points or more have failed.
 func Calibrate(ctx context.Context, b Backend, cfg Config, past *Past, j Journal, report func(Progress)) error {
-	c := &calibration{Config: cfg, backend: b, journal: j, report: report, started: b.Clock().Now(), open: map[peerKey]Executor{}, denied: map[string]bool{}}
+	c := &calibration{Config: cfg, backend: b, journal: j, report: report, started: b.Clock().Now(), open: map[peerKey]Executor{}, starts: map[peerKey]time.Duration{}, seen: map[law]time.Duration{}, denied: map[string]bool{}}
 	defer c.close()
 	report(Progress{Phase: "discovering"})
 	inv, err := b.Discover(ctx)
@@ -178,14 +189,17 @@ type calibration struct {
 	started     time.Time
 	protocol    Protocol
 	fingerprint string
-	every       int                  // points between canaries
-	open        map[peerKey]Executor // by device or group, and place
-	denied      map[string]bool      // keys of points that are not run again
-	tried       int                  // visits of points of this run
-	failed      int                  // points of this run without times
-	lost        int                  // workers lost in a row
-	why         string               // the last failure
-	reached     int                  // how far progress was told: what is put off does not set it back
+	every       int                       // points between canaries
+	open        map[peerKey]Executor      // by device or group, and place
+	denied      map[string]bool           // keys of points that are not run again
+	tried       int                       // visits of points of this run
+	failed      int                       // points of this run without times
+	lost        int                       // workers lost in a row
+	cut         bool                      // a point was cut off for which a longer budget has time
+	starts      map[peerKey]time.Duration // the longest of a place's workers to start
+	seen        map[law]time.Duration     // the longest of a family's answers before further calls
+	why         string                    // the last failure
+	reached     int                       // how far progress was told: what is put off does not set it back
 }
 
 // begin writes the header of a new recording, or checks that a resumed one is
@@ -303,7 +317,7 @@ const (
 // before. The second visits have an order of their own.
 func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) error {
 	start := c.backend.Clock().Now()
-	c.failed, c.lost = 0, 0 // a family whose pilot failed has no points: the health of these is another matter
+	c.failed, c.lost, c.cut = 0, 0, false // a family whose pilot failed has no points: the health of these is another matter
 	// A resume with a longer budget than the points were chosen for measures
 	// those that there was no time for.
 	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)
@@ -339,7 +353,7 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 		return err
 	}
 	reason := EndDone
-	if !inTime {
+	if !inTime || c.cut {
 		reason = EndBudget
 	}
 	return c.journal.Append(End{T: lineEnd, At: c.now(), Reason: reason, Elapsed: c.backend.Clock().Now().Sub(start).Seconds()})
@@ -428,7 +442,17 @@ func (c *calibration) seconds(s *Schedule, past *Past) []visit {
 		spot := s.Points[k]
 		add(past.Again[spot.Key(c.fingerprint)], visit{Spot: spot, line: lineAgain})
 	}
+	// A worker that hangs at a point must not keep every run of a recording from the others.
+	slices.SortStableFunc(todo, func(a, b visit) int { return cmp.Compare(c.wasCut(past, a), c.wasCut(past, b)) })
 	return todo
+}
+
+// wasCut is 1 of a point that an earlier run's budget had no time to wait for, else 0.
+func (c *calibration) wasCut(past *Past, v visit) int {
+	if past.Cut[peerKey{v.Key(c.fingerprint), v.peer}] {
+		return 1
+	}
+	return 0
 }
 
 // repeat measures two of the canaries again, each round the next two.
@@ -489,12 +513,12 @@ func (c *calibration) sample(ctx context.Context, v visit) (*sampling, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
-	defer cancel()
 	var m *sampling
 	if measures := quantity(v.Op); measures == op.Time {
-		m, err = samplePoint(ctx, c.backend.Clock(), x, v.Shape, c.inputSeed(v.Spot), c.protocol)
+		m, err = samplePoint(ctx, c.backend.Clock(), c.patient(x, v.Spot), v.Shape, c.inputSeed(v.Spot), c.protocol)
 	} else {
+		ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
+		defer cancel()
 		m, err = gaugePoint(ctx, x, v.Shape, c.inputSeed(v.Spot), measures)
 	}
 	if err != nil && asOpError(err).Lost {
@@ -507,16 +531,17 @@ func (c *calibration) sample(ctx context.Context, v visit) (*sampling, error) {
 // are not recorded: its first measurement stands, or its failure.
 func (c *calibration) failure(v visit, err error, at string) error {
 	e := asOpError(err)
-	if e.Class.final() {
+	c.cut = c.cut || e.Class == Cut
+	if e.Class.final() || e.Class == Cut { // by this run
 		c.denied[v.Key(c.fingerprint)] = true
 	}
 	if v.line == lineAgain || v.line == lineCanary {
 		return nil
 	}
-	c.failed++
-	c.why = failed(v.Spot, e.Class, e.Err.Error())
-	if e.Lost {
-		c.lost++
+	if c.why = failed(v.Spot, e.Class, e.Err.Error()); e.Class != Cut { // which says nothing against the machine
+		if c.failed++; e.Lost {
+			c.lost++
+		}
 	}
 	p := &Point{T: v.line, Key: v.Key(c.fingerprint), Spot: v.Spot, Place: v.peer, Class: e.Class, Error: e.Err.Error(), At: at}
 	if e.Class == OutOfMemory {

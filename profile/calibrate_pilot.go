@@ -127,7 +127,7 @@ func (c *calibration) note(ctx context.Context, spot Spot, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if asOpError(err).Class.retried() {
+	if class := asOpError(err).Class; class.retried() || class == Cut {
 		return nil
 	}
 	return c.failure(visit{Spot: spot, line: linePoint}, err, c.now())
@@ -149,8 +149,7 @@ func (c *calibration) tryOnce(ctx context.Context, spot Spot) (units.Seconds, er
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
-	defer cancel()
+	x = c.patient(x, spot)
 	err = x.Prepare(ctx, spot.Shape, c.inputSeed(spot))
 	var one units.Seconds
 	if err == nil {

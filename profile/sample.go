@@ -98,6 +98,9 @@ func gaugePoint(ctx context.Context, x Executor, s op.Shape, seed uint64, measur
 	return &sampling{ratio: v}, nil
 }
 
+// longestPause is how long a throttled device is let cool at a time.
+const longestPause = 2 * time.Second
+
 // samplePoint warms a point up, samples it by the protocol, and says why it stopped.
 // Without an error the set of samples is never empty.
 func samplePoint(ctx context.Context, c Clock, x Executor, s op.Shape, seed uint64, p Protocol) (*sampling, error) {
@@ -132,7 +135,7 @@ func samplePoint(ctx context.Context, c Clock, x Executor, s op.Shape, seed uint
 			if err := c.Sleep(ctx, pause); err != nil {
 				return nil, err
 			}
-			pause = min(pause*3/2, 2*time.Second)
+			pause = min(pause*3/2, longestPause)
 		case b.Guard.WaitShare > p.WaitLimit && spent < p.PointTime:
 			// Somebody else held the cores. Pausing does not make them leave, and a
 			// budget spent on waiting measures nothing: samples are dropped for as

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -56,14 +55,9 @@ func (c *calibration) seeds(s *Schedule, todo []visit) (seeds, others []visit) {
 
 // firstOfEach says which points are among the first `fewest` of their family.
 func firstOfEach(points []Spot) []bool {
-	type family struct {
-		on      string
-		op      op.Kind
-		variant op.Variant
-	}
-	first, seen := make([]bool, len(points)), map[family]int{}
+	first, seen := make([]bool, len(points)), map[law]int{}
 	for i, p := range points {
-		of := family{p.On, p.Op, p.Shape.Variant()}
+		of := lawOf(p)
 		first[i] = seen[of] < fewest
 		seen[of]++
 	}
@@ -87,7 +81,10 @@ func (p *Past) Scheduled() int {
 	return n
 }
 
-func (p *Past) done(s Spot) bool { return p.Done[s.Key(p.Header.Fingerprint)] }
+func (p *Past) done(s Spot) bool {
+	key := s.Key(p.Header.Fingerprint)
+	return p.Done[key] && !p.Cut[peerKey{key: key}]
+}
 
 // countedSpent is what earlier runs took of the budget. Where no law has a point of it, a
 // run with the same budget begins anew: else nothing would ever be measured.

@@ -1,21 +1,27 @@
 package profile
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // executor opens and readies the executor of a place.
 func (c *calibration) executor(ctx context.Context, on, place string) (Executor, error) {
-	at := peerKey{on, place}
+	at, start := peerKey{on, place}, c.backend.Clock().Now()
+	ctx, limit, cancel := c.starting(ctx, at)
+	defer cancel()
 	if c.open[at] == nil {
 		x, err := c.backend.Open(ctx, on, place)
 		if err != nil {
-			return nil, asOpError(err)
+			return nil, asOpError(cutOff(ctx, err, limit, c.Budget))
 		}
 		c.open[at] = x
 	}
 	if err := c.open[at].Ready(ctx); err != nil {
 		c.drop(on, place)
-		return nil, asOpError(err)
+		return nil, asOpError(cutOff(ctx, err, limit, c.Budget))
 	}
+	c.starts[at] = max(c.starts[at], c.backend.Clock().Now().Sub(start))
 	return c.open[at], nil
 }
 
@@ -31,4 +37,18 @@ func (c *calibration) close() {
 	for at := range c.open {
 		c.drop(at.key, at.place)
 	}
+}
+
+// starting limits the start of a worker in the place of one that was lost, by the place's
+// starts before and no point's time, which begins after it; the first has the time that its
+// backend gives it.
+func (c *calibration) starting(ctx context.Context, at peerKey) (_ context.Context, limit time.Duration, _ context.CancelFunc) {
+	before, again := c.starts[at]
+	limit = max(leastPatience, c.Budget/4, slack*before)
+	if !again {
+		ctx, cancel := context.WithCancel(ctx)
+		return ctx, limit, cancel
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errCut)
+	return ctx, limit, cancel
 }

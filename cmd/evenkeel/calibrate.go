@@ -105,7 +105,7 @@ loses none of them, and the same command goes on where it stopped.`,
 	f.StringVar(&o.python, "python", "", "torch: the interpreter (default: $EVENKEEL_PYTHON, python3 on PATH, /usr/bin/python3)")
 	f.StringVar(&o.dtype, "dtype", "", "torch: precision of compute, bf16, f16 or f32 (default: bf16 on a GPU, f32 on a processor)")
 	f.BoolVar(&o.allowShared, "allow-shared", false, "torch: measure a GPU on which other processes compute")
-	f.DurationVar(&o.pointTimeout, "point-timeout", 2*time.Minute, "longest that one point may take before its worker counts as hung")
+	f.DurationVar(&o.pointTimeout, "point-timeout", 2*time.Minute, "longest that one point may take before its worker counts as hung; one answer of it may take a quarter of that, or of the budget if that is more")
 	f.StringVar(&o.printLaunch, "print-launch", "", "print a ready job for slurm, torchrun or k8s that calibrates a cluster; measure nothing")
 	f.IntVar(&o.nodes, "nodes", 2, "nodes of the printed job")
 	f.IntVar(&o.gpus, "gpus-per-node", 8, "GPUs a node of the printed job")

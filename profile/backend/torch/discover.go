@@ -355,7 +355,7 @@ const (
 
 // inventory lists the device types and groups with their families of shapes.
 func (b *Backend) inventory(tasks []task) *profile.Inventory {
-	inv := &profile.Inventory{Backend: "torch", Machine: b.config.Machine, Notes: b.notes(tasks)}
+	inv := &profile.Inventory{Backend: "torch", Machine: b.config.Machine, Notes: b.notes(tasks), PeersWait: b.config.collectiveTimeout()}
 	for _, t := range tasks[1:] {
 		if !slices.ContainsFunc(append(inv.Others, inv.Machine), func(m profile.Machine) bool { return m.Host == t.Host }) {
 			inv.Others = append(inv.Others, t.Machine)
