@@ -1,9 +1,13 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -12,16 +16,26 @@ import (
 // gives the cost by which shapes are chosen. A space that cannot run at all is
 // recorded as failed and left out.
 func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Space, error) {
-	var costs []Cost
-	var able []Space
+	costs := map[int]Cost{}
+	todo := newPilots(spaces)
 	first := ""
-	for i, sp := range spaces {
+	for done := 0; len(todo.order) > 0; done++ {
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
+		i, sp := todo.next()
 		spot := NewSpot(sp.On, sp.at(pilotLevel))
-		c.report(Progress{Phase: "piloting", Now: spot, Done: i, Total: len(spaces)})
+		if lost := todo.lost[sp.On]; lost.pilots >= goneAfter && lost.took >= goneAfter*c.patience(sp.On) {
+			if err := c.untried(spot, lost.took); err != nil {
+				return nil, nil, err
+			}
+			todo.untried++
+			continue
+		}
+		c.report(Progress{Phase: "piloting", Now: spot, Done: done, Total: len(spaces)})
+		start := c.backend.Clock().Now()
 		one, err := c.once(ctx, spot)
+		todo.ran(sp, err, c.backend.Clock().Now().Sub(start))
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, ctx.Err()
@@ -34,21 +48,88 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 			}
 			continue
 		}
-		able = append(able, sp)
-		cost, err := c.cost(ctx, sp, spot, one)
-		if err != nil {
+		if costs[i], err = c.cost(ctx, sp, spot, one); err != nil {
 			return nil, nil, err
 		}
-		costs = append(costs, cost)
 	}
-	if len(able) == 0 {
+	if len(costs) == 0 {
 		text := "no op could be run at all: " + first
-		if n := len(spaces); n > 1 {
+		if n := len(spaces) - todo.untried; n > 1 {
 			text += fmt.Sprintf("; nor could any other of %d families of shapes", n)
+		}
+		if todo.untried > 0 {
+			text += fmt.Sprintf("; %d more were not tried", todo.untried)
 		}
 		return nil, nil, &GivenUpError{text}
 	}
-	return costs, able, nil
+	var found []Cost
+	var able []Space
+	for _, i := range slices.Sorted(maps.Keys(costs)) {
+		found, able = append(found, costs[i]), append(able, spaces[i])
+	}
+	return found, able, nil
+}
+
+// goneAfter is after how many pilots in a row, and for how many answers in vain, a device's other
+// families are not tried. Time alone would not do: one worker that starts slowly and dies, and
+// then another in its place, take as much.
+const goneAfter = 2
+
+// pilots are the spaces that are still to be piloted.
+type pilots struct {
+	spaces  []Space
+	order   []int
+	untried int             // as many were not
+	lost    map[string]loss // of workers of a device or group, since one of its pilots ran
+}
+
+type loss struct {
+	pilots int
+	took   time.Duration
+}
+
+func newPilots(spaces []Space) *pilots {
+	p := &pilots{spaces: spaces, lost: map[string]loss{}}
+	for i := range spaces {
+		p.order = append(p.order, i)
+	}
+	return p
+}
+
+func (p *pilots) next() (int, Space) {
+	i := p.order[0]
+	p.order = p.order[1:]
+	return i, p.spaces[i]
+}
+
+// ran takes in what became of a pilot and how long it took. After one that lost its worker the
+// op's other families on the device come last: a kernel that hangs, often in forward and
+// backward and at every width, must not make the device look dead to the other ops.
+func (p *pilots) ran(sp Space, err error, took time.Duration) {
+	switch {
+	case err == nil:
+		delete(p.lost, sp.On)
+	case asOpError(err).Lost:
+		l := p.lost[sp.On]
+		p.lost[sp.On] = loss{l.pilots + 1, l.took + took}
+		slices.SortStableFunc(p.order, func(i, j int) int { return cmp.Compare(p.like(i, sp), p.like(j, sp)) })
+	}
+}
+
+// like is 1 of a space of the op and device of another, else 0.
+func (p *pilots) like(i int, sp Space) int {
+	if o := p.spaces[i]; o.On == sp.On && o.Kind == sp.Kind {
+		return 1
+	}
+	return 0
+}
+
+// untried records a space whose device or group lost workers for so long that it is not tried.
+func (c *calibration) untried(spot Spot, lost time.Duration) error {
+	return c.journal.Append(&Point{
+		T: linePoint, Key: spot.Key(c.fingerprint), Spot: spot, Class: Cut, At: c.now(),
+		Error: fmt.Sprintf("not tried: workers of %s that died or did not answer had taken %s, and a budget of %s has no time for more of them", spot.On, lost.Round(time.Second), c.Budget),
+	})
 }
 
 // GivenUpError says that measuring came to little but failures. The recording, whose name
