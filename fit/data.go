@@ -58,7 +58,7 @@ type Data struct {
 	TooLong []Stratum // not measured, because a call takes longer than the budget allowed
 	Cut     []Stratum // of which points were cut off, because the budget allowed no longer wait for their worker
 	Drift   []*Drift  // of every canary
-	Own     int // points, from other files, that the profile under check was fitted to; see Unseen
+	Own     int       // points, from other files, that the profile under check was fitted to; see Unseen
 
 	oldest  time.Time // when the first of the recordings began
 	undated bool      // some do not tell when they were measured
