@@ -90,11 +90,14 @@ func distance(a, b op.DeviceType) float64 {
 
 // sameMaker says that kernels of both devices are written for one kind of unit: names of
 // architectures begin with their maker's letters (sm90, gfx942). Where a name is missing, as
-// of Intel's, nobody knows.
+// of Intel's, nobody knows, but that a model is of its own maker.
 func sameMaker(a, b op.DeviceType) bool {
 	maker := func(arch string) string { return strings.TrimRight(arch, "0123456789abcdef") }
-	return a.Sheet.Arch != "" && b.Sheet.Arch != "" && maker(a.Sheet.Arch) == maker(b.Sheet.Arch)
+	return sameModel(a, b) || a.Sheet.Arch != "" && b.Sheet.Arch != "" && maker(a.Sheet.Arch) == maker(b.Sheet.Arch)
 }
+
+// sameModel says that two device types are one model of GPU, with whatever software.
+func sameModel(a, b op.DeviceType) bool { return a.Model != "" && a.Model == b.Model }
 
 // sameKernels says that two devices run the same generation of kernels. Of the
 // minor versions of an architecture only Blackwell's are one family: kernels
@@ -109,7 +112,7 @@ func sameKernels(a, b op.DeviceType) bool {
 		}
 		return arch
 	}
-	return a.Sheet.Arch != "" && family(a.Sheet.Arch) == family(b.Sheet.Arch)
+	return sameModel(a, b) || a.Sheet.Arch != "" && family(a.Sheet.Arch) == family(b.Sheet.Arch)
 }
 
 // nearestDonor finds the law that is most like a stratum's on the most similar

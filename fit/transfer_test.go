@@ -281,6 +281,37 @@ func TestDonorsOfOneMaker(t *testing.T) {
 	}
 }
 
+// TestAModelIsLikeItself: a GPU whose architecture has no name, as Intel's, borrows from its
+// own model under other software as from one of its generation: the correction with the core,
+// and nearer than from any other.
+func TestAModelIsLikeItself(t *testing.T) {
+	b60 := embedded(t, "b60")
+	dev := Donors(b60)[0].Device
+	if dev.Sheet.Arch != "" {
+		t.Fatalf("%s has the architecture %s", dev.Name, dev.Sheet.Arch)
+	}
+	for stack, another := range map[string]bool{"vllm-0.20.0": false, "vllm-0.30.0": false, "": true} {
+		to := dev
+		to.Name, to.Stack = dev.Model+"/"+stack, stack
+		if another {
+			to.Name, to.Model = "b50", "b50"
+		}
+		to.Fingerprint = profile.Fingerprint(to.Name)
+		donors := Donors(b60, embedded(t, "h100_sxm"))
+		from := nearestDonor(donors, Stratum{Op: op.KindGEMM, Variant: op.Variant{DType: op.BF16, Pass: op.Forward}}, to)
+		if from == nil || from.Device.Name != dev.Name {
+			t.Fatalf("%s borrows from %+v", to.Name, from)
+		}
+		l, want := from.carry(to), max(sameArchWidth, from.own())
+		if another {
+			want = otherMakerWidth
+		}
+		if half := math.Log(l.Spread.Hi); from.Law.Correction == nil || (l.Correction == nil) != another || math.Abs(half-want) > 1e-9 {
+			t.Errorf("%s: correction %v, half width %.3f, want %.3f", to.Name, l.Correction != nil, half, want)
+		}
+	}
+}
+
 // TestNobodyBorrowsFromItself: a law that was measured on the same machine lends nothing,
 // for it may rest on the same points; one of imported times of the same name does.
 func TestNobodyBorrowsFromItself(t *testing.T) {
