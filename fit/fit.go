@@ -19,6 +19,9 @@ type Options struct {
 	// Donors are laws of other GPUs. The law of a GPU with few points starts from that of
 	// the most similar one, scaled by datasheet ratios.
 	Donors []Donor
+	// Lenders are profiles with collectives among other GPUs of a node. That of GPUs with
+	// the same links is moved to the few points of one that has too few.
+	Lenders []*costmodel.Profile
 	// Report, unless nil, is called before the first law and after each with the number done
 	// and the total, by one goroutine at a time.
 	Report func(done, all int)
@@ -45,10 +48,16 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		Holdout: costmodel.Holdout{Seed: o.Seed, Share: o.Share}, Warnings: d.warnings(),
 	}
 	var tasks []*task
+	var borrowed []costmodel.Law // whole, with no law of their own to compare with
 	held := map[*task][]Point{}
 	for _, s := range d.Strata() {
 		fitted, kept := s.split(o)
 		if len(fitted) < fewestToFit && d.donor(s, o.Donors) == nil {
+			if lent := d.lentLinks(s, fitted, o.Lenders); lent != nil {
+				lent.Fit, lent.Held = told(judge(lent, fitted)), told(judge(lent, kept))
+				borrowed = append(borrowed, *lent)
+				continue
+			}
 			few := fmt.Sprintf("%s: %s to fit, too few for a law (want %d)", s, units.Count(len(fitted), "point"), fewestToFit)
 			if !d.origins.foreign(s.On) {
 				few += "; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m"
@@ -79,6 +88,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		}
 		p.Laws = append(p.Laws, *t.law)
 	}
+	p.Laws = append(p.Laws, borrowed...)
 	d.facts(p)
 	if len(p.Laws) == 0 {
 		return nil, d.noLaw()

@@ -20,19 +20,33 @@ const sameLinkWidth = 0.15
 // sameLink is by how much the datasheet rates of links may differ that are the same.
 const sameLink = 0.01
 
-// LendLinks adds the collectives among a node's GPUs that nobody measured on a device type
-// of a profile, or on any of its GPU model: those of the lender whose GPUs are most similar
-// among those with the same links. Law.From names the group that each comes from, and the
-// interval is wider than that one's.
+// LendLinks adds the collectives among a node's GPUs that nobody measured in groups of a
+// size of a device type of a profile, or of any of its GPU model: those of the lender whose
+// GPUs are most similar among those with the same links. Law.From names the group that each
+// comes from, and the interval is wider than that one's. A model that has groups over another
+// class of links is lent none: its links are others than its datasheet says.
 func LendLinks(p *costmodel.Profile, lenders ...*costmodel.Profile) {
+	var done []string
 	for _, d := range slices.Clone(p.Devices) {
-		grouped := slices.ContainsFunc(p.Groups, func(g op.GroupType) bool {
-			return slices.Contains(models(g.Members), costmodel.ModelOf(d.Name))
-		})
-		if from, model := linkLender(d, lenders); from != nil && !grouped {
-			lendLinks(p, d, from, model)
+		model := costmodel.ModelOf(d.Name)
+		if slices.Contains(done, model) {
+			continue
+		}
+		done = append(done, model)
+		if from, lender := linkLender(d, lenders); from != nil {
+			lendLinks(p, d, from, lender)
 		}
 	}
+}
+
+// oneNode lists the groups of one GPU model alone within a node.
+func oneNode(groups []op.GroupType, model string) (all []op.GroupType) {
+	for _, g := range groups {
+		if of := models(g.Members); g.Nodes == 1 && len(of) == 1 && of[0] == model {
+			all = append(all, g)
+		}
+	}
+	return all
 }
 
 // linkLender is the profile and the GPU model in it whose collectives a device type may
@@ -67,22 +81,42 @@ func sameLinks(lender, to op.DeviceType) bool {
 
 // lendLinks adds the measured collectives of a GPU model's groups in a node.
 func lendLinks(p *costmodel.Profile, to op.DeviceType, from *costmodel.Profile, model string) {
-	for _, g := range from.Groups {
-		if of := models(g.Members); g.Nodes != 1 || len(of) != 1 || of[0] != model {
+	own := oneNode(p.Groups, costmodel.ModelOf(to.Name))
+	has := slices.Clone(p.Laws) // before any is lent
+	for _, g := range oneNode(from.Groups, model) {
+		if len(own) > 0 && !slices.ContainsFunc(own, func(o op.GroupType) bool { return o.Link == g.Link }) {
 			continue
 		}
-		own := op.NewGroupType([]op.Member{{Device: to.Name, Count: g.Ranks()}}, 1, g.Link)
-		known := slices.ContainsFunc(p.Groups, func(o op.GroupType) bool { return o.Name == own.Name })
+		lent := op.NewGroupType([]op.Member{{Device: stackOf(to, own), Count: g.Ranks()}}, 1, g.Link)
+		known := slices.ContainsFunc(p.Groups, func(o op.GroupType) bool { return o.Name == lent.Name })
 		for _, l := range from.Laws {
-			if !measuredOn(g, &l) || answers(p, own.Name, &l) {
+			if !measuredOn(g, &l) || collects(has, own, g, l.Op) || answers(p, lent.Name, &l) {
 				continue
 			}
 			if !known {
-				p.Groups, known = append(p.Groups, own), true
+				p.Groups, known = append(p.Groups, lent), true
 			}
-			p.Laws = append(p.Laws, *lentCollective(&l, own.Name))
+			p.Laws = append(p.Laws, *lentCollective(&l, lent.Name, sameLinkWidth))
 		}
 	}
+}
+
+// stackOf is the device type whose groups a GPU model's own collectives are of, so that those
+// that are lent stand beside them; without any the one that borrows.
+func stackOf(to op.DeviceType, own []op.GroupType) string {
+	if len(own) == 0 {
+		return to.Name
+	}
+	return own[0].Members[0].Device
+}
+
+// collects says whether a GPU model has a law of a collective in some library, in groups of
+// this size and class, whatever its element type: planners take that of 16 bits first, and
+// what was measured in another is nearer than what is lent.
+func collects(has []costmodel.Law, own []op.GroupType, g op.GroupType, k op.Kind) bool {
+	return slices.ContainsFunc(own, func(o op.GroupType) bool {
+		return o.Link == g.Link && o.Ranks() == g.Ranks() && slices.ContainsFunc(has, func(l costmodel.Law) bool { return l.Group == o.Name && l.Op == k })
+	})
 }
 
 // measuredOn says that a law is a group's own: not assumed, nor lent to it.
@@ -96,29 +130,30 @@ func answers(p *costmodel.Profile, group string, l *costmodel.Law) bool {
 	return slices.ContainsFunc(p.Laws, func(o costmodel.Law) bool { return o.Group == group && o.Op == l.Op && o.Variant == l.Variant })
 }
 
-// lentCollective is a collective's law as that of another group.
-func lentCollective(l *costmodel.Law, group string) *costmodel.Law {
+// lentCollective is a collective's law as that of another group, which is off by this half
+// width of a log beside what the law itself is.
+func lentCollective(l *costmodel.Law, group string, width float64) *costmodel.Law {
 	lent, curve := *l, *l.Curve
 	curve.HalfWidths = slices.Clone(curve.HalfWidths)
 	for i, half := range curve.HalfWidths {
-		curve.HalfWidths[i] = math.Hypot(half, sameLinkWidth)
+		curve.HalfWidths[i] = math.Hypot(half, width)
 	}
-	wider := func(end float64) float64 { return costmodel.CombineFactors(end, math.Exp(sameLinkWidth)) }
+	wider := func(end float64) float64 { return costmodel.CombineFactors(end, math.Exp(width)) }
 	lent.Spread = costmodel.Spread{Lo: 1 / wider(1/l.Spread.Lo), Hi: wider(l.Spread.Hi)}
-	lent.Group, lent.From, lent.Curve, lent.Width = group, l.Group, &curve, widened(l.Width)
+	lent.Group, lent.From, lent.Curve, lent.Width = group, l.Group, &curve, widened(l.Width, width)
 	lent.Fit, lent.Held, lent.Rivals = costmodel.FitError{}, costmodel.FitError{}, nil // of the lender's points
 	return &lent
 }
 
-// widened are half widths by size, whose logarithms a field holds, with that of equal links.
-func widened(widths *costmodel.Field) *costmodel.Field {
+// widened are half widths by size, whose logarithms a field holds, with another beside them.
+func widened(widths *costmodel.Field, width float64) *costmodel.Field {
 	if widths == nil {
 		return nil
 	}
 	f := *widths
 	f.Values = slices.Clone(f.Values)
 	for i, v := range f.Values {
-		f.Values[i] = int16(math.Ceil(math.Log(math.Hypot(math.Exp(float64(v)*f.Step), sameLinkWidth)) / f.Step))
+		f.Values[i] = int16(math.Ceil(math.Log(math.Hypot(math.Exp(float64(v)*f.Step), width)) / f.Step))
 	}
 	return &f
 }

@@ -304,13 +304,17 @@ func lawMarks(n *notes, l *costmodel.Law, split, imported bool) string {
 
 // borrowedMark is the footnote of a law that another device type lent.
 func borrowedMark(n *notes, l *costmodel.Law, imported bool) string {
+	by, none := l.From+" by the ratios of the datasheets", "no point of it"
 	if l.Group != "" {
-		return n.mark(fmt.Sprintf("borrowed from %s, whose links have the same datasheet rate; no message was measured here, so its error is unknown: evenkeel calibrate", l.From))
+		by, none = l.From+", whose links have the same datasheet rate", "no message"
 	}
 	if fitted, held := lawPoints(l); fitted+held == 0 {
-		return n.mark(fmt.Sprintf("borrowed from %s by the ratios of the datasheets; no point of it was measured here, so its error is unknown: evenkeel calibrate", l.From))
+		return n.mark(fmt.Sprintf("borrowed from %s; %s was measured here, so its error is unknown: evenkeel calibrate", by, none))
 	}
-	return n.mark(fmt.Sprintf("borrowed from %s by the ratios of the datasheets and held against points of its own, too few for a law of its own: plans call it transferred, and its error is unknown; %s", l.From, furtherPoints(imported, "a longer calibration adds points: "+toMeasure)))
+	if l.Group != "" {
+		by += ","
+	}
+	return n.mark(fmt.Sprintf("borrowed from %s and held against points of its own, too few for a law of its own: plans call it transferred, and its error is unknown; %s", by, furtherPoints(imported, "a longer calibration adds points: "+toMeasure)))
 }
 
 // chosen is the name of the form that won against its rivals, "" where none was tried.

@@ -131,7 +131,7 @@ func (a *app) fitOrBorrow(paths []string, model, from, out string, o fit.Options
 	if err != nil {
 		return nil, err
 	}
-	o.Donors, ref.lenders = fit.Donors(lenders...), lenders
+	o.Donors, o.Lenders, ref.lenders = fit.Donors(lenders...), lenders, lenders
 	return a.fitWith(paths, out, o, ref)
 }
 
