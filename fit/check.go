@@ -150,7 +150,7 @@ func (p Pair) Inside() bool {
 type Report struct {
 	Simulated bool             `json:"simulated"`
 	Limits    int              `json:"limits_revision"` // of the limits document that was applied
-	Covered   CoverageLimit    `json:"coverage_limit"`  // of the rows, and of the strata that have a limit
+	Covered   CoverageLimit    `json:"coverage_limit"`  // of the rows, and of the strata that have a limit or enough points
 	Strict    bool             `json:"strict,omitzero"` // what could not be judged fails as well
 	Rows      []Row            `json:"rows"`            // families of ops, on all devices and on each
 	Strata    []CheckedStratum `json:"strata"`

@@ -58,7 +58,7 @@ func gather(strands []strand, named func(*CheckedStratum) op.Kind, f *Limits, gr
 	var order []key
 	members := map[key][]strand{}
 	for _, s := range strands {
-		if s.stratum.Limit == (StratumBound{}) {
+		if !s.stratum.judged() {
 			continue
 		}
 		k := key{s.stratum.LimitID, s.place, s.stratum.Source, named(&s.stratum)}

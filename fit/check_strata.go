@@ -171,12 +171,7 @@ func newStratum(pairs []Pair, f *Limits, groups []op.GroupType) CheckedStratum {
 	s.Median, s.MAPE, s.P95, s.Bias = e.median, e.mean, e.p95, e.bias
 	s.Coverage = float64(inside) / float64(len(pairs))
 	s.Floor = floorOf(pairs)
-	if limit := f.of(&s, groupNamed(groups, p.On)); limit != nil {
-		s.LimitID, s.Limit, s.Reason = limit.ID, limit.StratumBound, limit.Reason
-	}
-	if s.Limit != (StratumBound{}) {
-		s.Least = f.Covered().Least
-	}
+	s.limited(f, groupNamed(groups, p.On))
 	if len(pairs) >= MinPoints {
 		u := upperBounds(logs)
 		s.Upper = &StratumUpper{Median: u.median, MAPE: u.mean, P95: u.p95, Bias: u.bias, Coverage: stats.ShareUpper(inside, len(pairs))}
@@ -184,6 +179,29 @@ func newStratum(pairs []Pair, f *Limits, groups []op.GroupType) CheckedStratum {
 	s.judge()
 	return s
 }
+
+// CoverageID stands for the ID of a limit where that of coverage alone applies: no entry of
+// the limits matches the stratum.
+const CoverageID = "coverage"
+
+// limited sets the limits that apply to a stratum. One without an entry, as of laws that were
+// borrowed or assumed, is held to its own intervals where there are points enough: nothing
+// limits its errors, but what it promises may not be wrong.
+func (s *CheckedStratum) limited(f *Limits, group op.GroupType) {
+	covered := f.Covered()
+	switch limit := f.of(s, group); {
+	case limit != nil:
+		s.LimitID, s.Limit, s.Reason = limit.ID, limit.StratumBound, limit.Reason
+		if s.Limit != (StratumBound{}) {
+			s.Least = covered.Least
+		}
+	case covered.Least > 0 && s.Points >= MinPoints:
+		s.LimitID, s.Least, s.Reason = CoverageID, covered.Least, covered.Reason
+	}
+}
+
+// judged says whether any limit applies.
+func (s *CheckedStratum) judged() bool { return s.Limit != StratumBound{} || s.Least > 0 }
 
 func groupNamed(groups []op.GroupType, name string) op.GroupType {
 	for _, g := range groups {
@@ -199,7 +217,7 @@ func groupNamed(groups []op.GroupType, name string) op.GroupType {
 // can be better than what it is compared with.
 func (s *CheckedStratum) judge() {
 	switch {
-	case s.Limit == StratumBound{}:
+	case !s.judged():
 		s.Verdict = Ungated
 		return
 	case s.Upper == nil:

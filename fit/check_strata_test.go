@@ -75,7 +75,7 @@ func TestVerdictsOfStrata(t *testing.T) {
 		{"19 points", pairsOf("gpu", long, costmodel.Interpolated, spreadOver(19, 1, 1)...), "attention-long", Insufficient, 0},
 		{"beyond the range", pairsOf("gpu", long, costmodel.Extrapolated, spreadOver(50, 0.01, 0.055)...), "attention-beyond", Pass, 0},
 		{"beyond the range, far off", pairsOf("gpu", long, costmodel.Extrapolated, spreadOver(50, 0.01, 0.5)...), "attention-beyond", Fail, 3},
-		{"transferred", pairsOf("gpu", long, costmodel.Transferred, spreadOver(50, 0.01, 0.5)...), "", Ungated, 0},
+		{"transferred", pairsOf("gpu", long, costmodel.Transferred, spreadOver(50, 0.01, 0.5)...), CoverageID, Pass, 0}, // of whose wide interval all are inside
 		{"a CPU", pairsOf("cpu:2", long, costmodel.Interpolated, spreadOver(50, 0.01, 0.5)...), "cpu-not-gated", Ungated, 0},
 		{"inside a node", pairsOf(nvlink.Name, reduce, costmodel.Interpolated, spreadOver(50, 0.01, 0.13)...), "collective-node", Fail, 1},
 		{"over PCIe", pairsOf(pcie.Name, reduce, costmodel.Interpolated, spreadOver(50, 0.01, 0.13)...), "collective-pcie", Pass, 0},
@@ -124,7 +124,10 @@ func TestNarrowIntervalsFail(t *testing.T) {
 		{"27 of 100", pairsWithin(1.005, "gpu", long, costmodel.Interpolated, covering(100, 27)...), Fail, Fail},
 		{"none of 19", pairsWithin(1.005, "gpu", long, costmodel.Interpolated, covering(19, 0)...), Insufficient, Insufficient},
 		{"beyond the range", pairsWithin(1.005, "gpu", long, costmodel.Extrapolated, covering(100, 27)...), Fail, Insufficient},
-		{"borrowed, which has no limit", pairsWithin(1.005, "gpu", long, costmodel.Transferred, covering(100, 27)...), Ungated, Insufficient},
+		{"borrowed, whose errors have no limit", pairsWithin(1.005, "gpu", long, costmodel.Transferred, covering(100, 27)...), Fail, Insufficient},
+		{"assumed", pairsWithin(1.005, "gpu", long, costmodel.Assumed, covering(20, 10)...), Fail, Insufficient},
+		{"assumed, and the bound holds", pairsWithin(1.005, "gpu", long, costmodel.Assumed, covering(20, 11)...), Pass, Insufficient},
+		{"borrowed, none of 19", pairsWithin(1.005, "gpu", long, costmodel.Transferred, covering(19, 0)...), Ungated, Insufficient},
 		{"a CPU, whose families alone are judged", pairsWithin(1.005, "cpu:2", long, costmodel.Interpolated, covering(100, 27)...), Ungated, Fail},
 	} {
 		r := &Report{Pairs: c.pairs}

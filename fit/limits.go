@@ -27,8 +27,8 @@ type Limits struct {
 	Revision int            `json:"revision"` // rises with every change of a limit
 	Families []FamilyLimit  `json:"families"`
 	Strata   []StratumLimit `json:"strata"` // the first entry that matches a stratum applies
-	// Coverage limits how rarely the 90 % interval holds the measured time, of every family
-	// and of every stratum that has a limit. A file without it uses the built-in limit.
+	// Coverage limits how rarely the 90 % interval holds the measured time, of every family,
+	// of every stratum that has a limit, and of those of 20 points that no entry matches. A file without it uses the built-in limit.
 	Coverage *CoverageLimit `json:"coverage,omitempty"`
 	// Replay limits the errors of replayed plans. A file without it uses the built-in limits.
 	Replay *ReplayLimits `json:"replay,omitempty"`
@@ -320,8 +320,9 @@ func (f *Limits) Covered() CoverageLimit {
 }
 
 // Override returns a copy of the limits in which most replaces every limit of a family and
-// of its strata that have one: it becomes the limit of medians, means and biases, and
-// three times as much that of 90th and 95th percentiles. The limit of coverage stays.
+// of its strata that have one, and limits those of the other sources that have none: it becomes
+// the limit of medians, means and biases, and three times as much that of 90th and 95th
+// percentiles. The limit of coverage stays, and so do strata that are exempt.
 func (f *Limits) Override(family Family, most float64) *Limits {
 	g := *f
 	g.Families, g.Strata = slices.Clone(f.Families), nil
@@ -344,5 +345,10 @@ func (f *Limits) Override(family Family, most float64) *Limits {
 			g.Strata = append(g.Strata, l)
 		}
 	}
+	g.Strata = append(g.Strata, StratumLimit{
+		ID: string(family) + ":max-error", Family: family, Reason: "asked for with --max-error, where no limit applies",
+		Sources:      []costmodel.Source{costmodel.Extrapolated, costmodel.Transferred, costmodel.Assumed},
+		StratumBound: StratumBound{MAPE: most, P95: 3 * most, Bias: most},
+	})
 	return &g
 }

@@ -122,6 +122,12 @@ func TestOverrideReplacesLimits(t *testing.T) {
 	if l := g.of(&gemm, op.GroupType{}); l.StratumBound != (StratumBound{MAPE: 0.01, P95: 0.03, Bias: 0.01}) {
 		t.Errorf("%+v", l)
 	}
+	for _, source := range judgedSources() {
+		gemm.Source = source
+		if l := g.of(&gemm, op.GroupType{}); l == nil || l.StratumBound != (StratumBound{MAPE: 0.01, P95: 0.03, Bias: 0.01}) {
+			t.Errorf("%s: %+v", source, l)
+		}
+	}
 	gemm.On = "cpu:1"
 	if l := g.of(&gemm, op.GroupType{}); l.ID != "cpu-not-gated" {
 		t.Errorf("%+v", l)

@@ -86,7 +86,11 @@ func familyCase(row fit.Row, r *fit.Report) junitCase {
 	case fit.Fail:
 		c.Failure = &junitMessage{Message: strings.Join(row.Broken, "; "), Text: withCoverage(c.Out, r)}
 	case fit.Insufficient:
-		c.undecided(tooFew(row.Points), r.Strict && !row.Part)
+		why := tooFew(row.Points)
+		if row.Points == 0 {
+			why = fmt.Sprintf("no limit applies: %s outside the fitted range, or of laws that were borrowed or assumed; see the strata", plural(row.Outside, "point"))
+		}
+		c.undecided(why, r.Strict && !row.Part)
 	}
 	return c
 }

@@ -165,10 +165,13 @@ func rowVerdict(n *notes, r fit.Row, lent int, imported bool) string {
 		if r.Part {
 			break
 		}
+		if r.Points == 0 && lent > 0 {
+			break // said below
+		}
 		s += n.mark(fmt.Sprintf("fewer than %d points: no verdict; %s", fit.MinPoints, furtherPoints(imported, "measure more: "+toMeasure)))
 	}
 	if lent > 0 {
-		s += n.mark("the laws of some points were borrowed or assumed: their errors are no measured law's, are not in these numbers and have no limit, but are among the strata; " + furtherPoints(imported, "measure enough of the op for a law of its own, and fit: "+toMeasure))
+		s += n.mark("the laws of some points were borrowed or assumed: their errors are no measured law's, are not in these numbers and have no limit; among the strata it is judged whether their intervals hold what they promise; " + furtherPoints(imported, "measure enough of the op for a law of its own, and fit: "+toMeasure))
 	}
 	if r.Outside > lent {
 		s += n.mark("some points lie outside the fitted range: their error is an extrapolation's and is not in these numbers; " + furtherPoints(imported, "a longer calibration covers more: "+toMeasure))

@@ -52,7 +52,8 @@ The limits come from one document (--limits, evenkeel.limits/v1; one is built
 in) and apply to the upper 95 % bounds; where repeats of the points scatter more
 than a limit of errors allows, their scatter counts instead, if 20 points or a
 quarter of them were repeated. At least 70 % of the points must lie inside the
-90 % interval, which --max-error leaves as it is. A stratum with fewer than 20
+90 % interval, which --max-error leaves as it is; of borrowed and assumed laws,
+whose errors have no limit without that flag, too. A stratum with fewer than 20
 points is listed as insufficient and fails only with --strict.
 
 With --drift-from the recordings are compared with earlier ones of the same
