@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -55,9 +56,16 @@ func references() (all []*costmodel.Profile) {
 	return all
 }
 
-// borrow writes the profile of a GPU model that nobody measured.
-func (a *app) borrow(model, from, out string) (*costmodel.Profile, error) {
-	model = profiles.Spelt(model, datasheets())
+// borrow writes the profile of a GPU model that nobody measured, whose datasheet is known or
+// in a table of devices.
+func (a *app) borrow(model, devices, from, out string) (*costmodel.Profile, error) {
+	sheets, err := readDevices(devices)
+	if err != nil {
+		return nil, err
+	}
+	if _, described := sheets[model]; !described {
+		model = profiles.Spelt(model, datasheets())
+	}
 	if _, err := profiles.Lookup(model); err == nil && from == borrowReferences {
 		return nil, usagef("--for %[1]s: a reference profile of it was measured, which solve takes where --profile is missing or ends with ,%[2]s (see: evenkeel show --references %[1]s); other lenders are named with --borrow", model, borrowReferences)
 	}
@@ -65,7 +73,11 @@ func (a *app) borrow(model, from, out string) (*costmodel.Profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := lent(model, lenders)
+	m, err := sheetFor(model, devices, sheets)
+	if err != nil {
+		return nil, usagef("--for %w", err)
+	}
+	p, err := lent(m, lenders)
 	if err != nil {
 		return nil, usagef("--for %w", err)
 	}
@@ -73,16 +85,32 @@ func (a *app) borrow(model, from, out string) (*costmodel.Profile, error) {
 	return p, doc.Save(out, p)
 }
 
-// lent is the profile of a GPU model by its datasheet and what others lend.
-func lent(model string, lenders []*costmodel.Profile) (*costmodel.Profile, error) {
-	known := importer.Models()
-	k := slices.IndexFunc(known, func(m importer.Model) bool { return m.Name == model })
-	if k < 0 {
-		return nil, fmt.Errorf("%q: no datasheet of such a GPU is known%s; there are those of %s", model, profiles.NearestModel(model, datasheets()), strings.Join(datasheets(), ", "))
+// sheetFor is the description of a GPU model in a table of devices or, where that has none,
+// among the known ones.
+func sheetFor(model, devices string, sheets map[string]importer.Model) (importer.Model, error) {
+	if m, ok := sheets[model]; ok {
+		if missing := importer.Undescribed(m.Of("")); len(missing) > 0 {
+			return m, fmt.Errorf("%s: %s has no %s of it, and laws are lent by the ratios of these", model, devices, strings.Join(missing, ", "))
+		}
+		return m, nil
 	}
-	p, err := fit.Borrowed(known[k].Of(costmodel.BorrowedStack), fit.Donors(lenders...))
+	known := importer.Models()
+	if k := slices.IndexFunc(known, func(m importer.Model) bool { return m.Name == model }); k >= 0 {
+		return known[k], nil
+	}
+	names, where := datasheets(), "describe it in a table: --devices (see: evenkeel import --help)"
+	if devices != "" {
+		names = slices.Concat(slices.Sorted(maps.Keys(sheets)), names)
+		where = devices + " has no row of it"
+	}
+	return importer.Model{}, fmt.Errorf("%q: no datasheet of such a GPU is known%s; there are those of %s; %s", model, profiles.NearestModel(model, names), strings.Join(names, ", "), where)
+}
+
+// lent is the profile of a GPU model by its datasheet and what others lend.
+func lent(m importer.Model, lenders []*costmodel.Profile) (*costmodel.Profile, error) {
+	p, err := fit.Borrowed(m.Of(costmodel.BorrowedStack), fit.Donors(lenders...))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", model, err)
+		return nil, fmt.Errorf("%s: %w", m.Name, err)
 	}
 	fit.LendLinks(p, lenders...)
 	p.Origins = originsOf(p, lenders)

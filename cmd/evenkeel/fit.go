@@ -15,7 +15,7 @@ import (
 
 func (a *app) fit() *cobra.Command {
 	o := fit.Defaults()
-	out, study, borrow, model := "", "", borrowReferences, ""
+	out, study, borrow, model, devices := "", "", borrowReferences, "", ""
 	var ref reference
 	c := &cobra.Command{
 		Use:   "fit recordings... -o x.profile.json",
@@ -47,11 +47,12 @@ a device type without such steps is taken to train as the H100 did.`,
   evenkeel fit gpu.rec.jsonl --study interp,longer
   evenkeel fit gpu.rec.jsonl --training steps.json -o gpu.profile.json   # plans as whole training steps took
   evenkeel fit h100.rec.jsonl --assume -o h100.profile.json    # for solve: fills in what nobody measured
-  evenkeel fit --for gh200 -o gh200.profile.json                # nobody measured it: borrowed from h100_sxm`,
+  evenkeel fit --for gh200 -o gh200.profile.json                # nobody measured it: borrowed from h100_sxm
+  evenkeel fit --for new --devices devices.csv -o new.profile.json   # whose datasheet is in a table`,
 		Args:   args(cobra.ArbitraryArgs, "recordings"),
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
-			if err := notEmpty(c, "borrow", "for", "study", "origin", "remark", "training"); err != nil {
+			if err := notEmpty(c, "borrow", "for", "devices", "study", "origin", "remark", "training"); err != nil {
 				return err
 			}
 			if (len(paths) == 0) == (model == "") {
@@ -70,13 +71,19 @@ a device type without such steps is taken to train as the H100 did.`,
 				return usagef("fit: -o is missing: name the profile to write")
 			}
 			to := output{"-o", out, document(costmodel.ProfileSchema)}
-			if err := notLost([]output{to}, slices.Concat(paths, strings.Split(borrow, ","), []string{ref.training})...); err != nil {
+			if err := notLost([]output{to}, slices.Concat(paths, strings.Split(borrow, ","), []string{ref.training, devices})...); err != nil {
 				return err
 			}
 			if err := to.probe(); err != nil { // a fit may take minutes
 				return err
 			}
-			p, err := a.fitOrBorrow(paths, model, borrow, out, o, ref)
+			var p *costmodel.Profile
+			var err error
+			if model != "" {
+				p, err = a.borrow(model, devices, borrow, out)
+			} else {
+				p, err = a.fitBorrowing(paths, borrow, out, o, ref)
+			}
 			if err != nil {
 				return advising(err, calibratedIn(paths...))
 			}
@@ -88,6 +95,7 @@ a device type without such steps is taken to train as the H100 did.`,
 	c.Flags().Uint64Var(&o.Seed, "seed", o.Seed, "seed of the hold-out")
 	c.Flags().StringVar(&borrow, "borrow", borrow, "who lends to GPUs with few points: references, none, or profiles separated by commas")
 	c.Flags().StringVar(&model, "for", "", "GPU model that nobody measured, such as gh200: write what can be borrowed for it")
+	c.Flags().StringVar(&devices, "devices", "", "with --for: table of GPU models (CSV) beyond, or instead of, the known ones, as import reads it")
 	c.Flags().BoolVar(&ref.assume, "assume", false, "fill in the laws a plan needs and nobody measured, from other laws and the datasheet; each is marked as assumed")
 	c.Flags().StringArrayVar(&ref.origins, "origin", nil, "who published the measurements, for the profile: title, repository, licence and commit, separated by |; may be repeated")
 	c.Flags().StringArrayVar(&ref.remarks, "remark", nil, "a sentence for the profile's warnings, such as what was left out; may be repeated")
@@ -110,23 +118,21 @@ func fitFlags(c *cobra.Command, study, model bool) error {
 	case study && model:
 		return usagef("fit: --study is of recordings, and with --for there are none: leave one out")
 	case study:
-		return of("a --study, which writes no profile", ", or fit without --study", "output", "seed", "holdout", "borrow", "assume", "origin", "remark", "training")
+		return of("a --study, which writes no profile", ", or fit without --study", "output", "seed", "holdout", "borrow", "assume", "origin", "remark", "training", "devices")
 	case model:
 		return of("a GPU model that nobody measured", "", "seed", "holdout", "assume", "origin", "remark", "training")
 	}
-	return nil
+	return of("recordings, whose devices import describes", ", or give it to import", "devices")
 }
 
 // fitFiles fits recordings and saves the profile. Its creation time is that of
 // the newest recording, so that the same inputs give the same bytes.
 func (a *app) fitFiles(_ context.Context, paths []string, out string, o fit.Options) (*costmodel.Profile, error) {
-	return a.fitOrBorrow(paths, "", borrowReferences, out, o, reference{})
+	return a.fitBorrowing(paths, borrowReferences, out, o, reference{})
 }
 
-func (a *app) fitOrBorrow(paths []string, model, from, out string, o fit.Options, ref reference) (*costmodel.Profile, error) {
-	if model != "" {
-		return a.borrow(model, from, out)
-	}
+// fitBorrowing is fitWith by who lends to devices with few points.
+func (a *app) fitBorrowing(paths []string, from, out string, o fit.Options, ref reference) (*costmodel.Profile, error) {
 	lenders, err := lendersOf(from)
 	if err != nil {
 		return nil, err

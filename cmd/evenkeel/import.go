@@ -125,16 +125,21 @@ func (o *importing) settle() (importer.Format, error) {
 			return importer.Format{}, usagef("--link %w", err)
 		}
 	}
-	if o.devices == "" {
-		return format, nil
+	o.options.Sheets, err = readDevices(o.devices)
+	return format, err
+}
+
+// readDevices reads --devices, a table of GPU models; none without the flag.
+func readDevices(path string) (map[string]importer.Model, error) {
+	if path == "" {
+		return nil, nil
 	}
-	f, err := os.Open(o.devices)
+	f, err := os.Open(path)
 	if err != nil {
-		return importer.Format{}, openError(err)
+		return nil, openError(err)
 	}
 	defer f.Close()
-	o.options.Sheets, err = importer.ReadDevices(o.devices, f)
-	return format, err
+	return importer.ReadDevices(path, f)
 }
 
 func (a *app) runImport(ctx context.Context, o importing, paths []string) error {

@@ -435,7 +435,11 @@ func referenceOf(name string) (profiles.Reference, error) {
 	if err == nil || !slices.Contains(datasheets(), name) {
 		return r, err
 	}
-	p, err := lent(name, references())
+	m, err := sheetFor(name, "", nil)
+	if err != nil {
+		return r, err
+	}
+	p, err := lent(m, references())
 	if err != nil {
 		return r, err
 	}

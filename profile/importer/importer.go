@@ -155,7 +155,14 @@ func (s *Sink) Device(d op.DeviceType) {
 // undescribed notes what a table of devices leaves out and readers of the recording
 // rest on: a misspelt column looks like one that is not there.
 func (s *Sink) undescribed(d op.DeviceType) {
-	var missing []string
+	if missing := Undescribed(d); len(missing) > 0 {
+		s.Note(fmt.Sprintf("%s: its description has no %s: rows are not held against what is missing, nor can laws use it; a table of --devices may have such columns", d.Name, strings.Join(missing, ", ")))
+	}
+}
+
+// Undescribed lists the columns of a table of devices whose figures a device type lacks, of
+// those that laws are lent by.
+func Undescribed(d op.DeviceType) (missing []string) {
 	for _, f := range []struct {
 		column string
 		known  bool
@@ -164,9 +171,7 @@ func (s *Sink) undescribed(d op.DeviceType) {
 			missing = append(missing, f.column)
 		}
 	}
-	if len(missing) > 0 {
-		s.Note(fmt.Sprintf("%s: its description has no %s: rows are not held against what is missing, nor can laws use it; a table of --devices may have such columns", d.Name, strings.Join(missing, ", ")))
-	}
+	return missing
 }
 
 // Group declares a group signature and returns its name; declaring it again
