@@ -69,8 +69,8 @@ const (
 	// little to learn from.
 	fewToCorrect = 24
 	// fewToRefit is the number of points up to which a core is estimated anew
-	// in every fold; beyond it a dozen coefficients follow a fifth of the
-	// points too little to tell.
+	// in every fold, and a donor is asked that nobody named; beyond it a dozen
+	// coefficients follow a fifth of the points too little to tell.
 	fewToRefit = 150
 	coreFolds  = 5
 	// fewToBorrow is the number of points up to which a sibling's correction
@@ -80,18 +80,21 @@ const (
 
 // law fills in a law: by the points alone, or with a donor's help where they are few.
 func (c coreKind) law(law *costmodel.Law, dev op.DeviceType, points []Point, sibling *costmodel.Field, from *Donor) error {
+	if from != nil && len(points) > from.most() {
+		from = nil
+	}
 	var logs []float64
 	if len(points) >= fewestToFit {
 		var err error
 		priors := []*costmodel.Field{sibling}
-		if from != nil && len(points) <= fewToOwn {
+		if from != nil {
 			priors = append(priors, from.Law.Correction)
 		}
 		if logs, err = c.tiled(law, dev, points, priors); err != nil {
 			return err
 		}
 	}
-	if from == nil || len(points) > fewToOwn {
+	if from == nil {
 		return nil
 	}
 	return c.orLent(law, logs, dev, points, from)
@@ -219,9 +222,5 @@ func (c coreKind) alone(law *costmodel.Law, dev op.DeviceType, points []Point) (
 	if len(points) <= fewToRefit {
 		return unseenBy(func(train []Point) (*costmodel.Law, error) { return c.fit(dev, train, nil) }, points, coreFolds)
 	}
-	logs := make([]float64, len(points))
-	for i, p := range points {
-		logs[i] = math.Log(p.Seconds / float64(law.Seconds(p.Shape)))
-	}
-	return logs, nil, nil
+	return errorsOn(law, points), nil, nil
 }

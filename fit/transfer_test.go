@@ -312,6 +312,39 @@ func TestAModelIsLikeItself(t *testing.T) {
 	}
 }
 
+// TestMorePointsAreNoWorse: a law of a few hundred points is chosen between that of a donor
+// that was named and the device's own as one of a few dozen is, and no worse than that one.
+func TestMorePointsAreNoWorse(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
+	t.Parallel()
+	r := tables(t, "aiconfigurator/gb200/gemm_trtllm.csv")[0]
+	points := slices.Clone(r.points)
+	rand.New(rand.NewPCG(7, 7)).Shuffle(len(points), func(i, j int) { points[i], points[j] = points[j], points[i] })
+	d := &Data{Devices: []op.DeviceType{r.device}}
+	off := func(n int, donors []Donor) float64 {
+		f := &task{Stratum: Stratum{On: r.device.Name, Op: op.KindGEMM, Variant: points[0].Shape.Variant()}, points: points[:n]}
+		if estimate(d, []*task{f}, donors); f.err != nil {
+			t.Fatal(f.err)
+		}
+		return meanError(errorsOn(f.law, points[len(points)-2500:]))
+	}
+	b200 := Donors(embedded(t, "b200_sxm"))
+	unnamed := off(250, b200)
+	for i := range b200 {
+		b200[i].Named = true
+	}
+	few, more, own := off(20, b200), off(250, b200), off(250, nil)
+	if unnamed != own {
+		t.Errorf("a donor that was not named helps 250 points: %.4f, alone %.4f", unnamed, own)
+	}
+	t.Logf("%d points of %s: of 20 points %.4f, of 250 %.4f, of their own %.4f", len(points), r.name, few, more, own)
+	if more > 1.1*few || more > 0.85*own {
+		t.Errorf("mean errors: of 20 points %.4f, of 250 %.4f, of their own %.4f", few, more, own)
+	}
+}
+
 // TestNobodyBorrowsFromItself: a law that was measured on the same machine lends nothing,
 // for it may rest on the same points; one of imported times of the same name does.
 func TestNobodyBorrowsFromItself(t *testing.T) {
@@ -320,12 +353,12 @@ func TestNobodyBorrowsFromItself(t *testing.T) {
 	s := Stratum{On: dev.Name, Op: law.Op, Variant: law.Variant}
 	for fingerprint, lends := range map[string]bool{"measured": false, profile.Fingerprint(dev.Name): true} {
 		dev.Fingerprint = fingerprint
-		if from := nearestDonor([]Donor{{law, dev}}, s, dev); (from != nil) != lends {
+		if from := nearestDonor([]Donor{{Law: law, Device: dev}}, s, dev); (from != nil) != lends {
 			t.Errorf("fingerprint %.12s: lent by %v", fingerprint, from)
 		}
 		other := dev
 		other.Fingerprint = "another"
-		if nearestDonor([]Donor{{law, other}}, s, dev) == nil {
+		if nearestDonor([]Donor{{Law: law, Device: other}}, s, dev) == nil {
 			t.Errorf("fingerprint %.12s: another device lends nothing", fingerprint)
 		}
 	}
@@ -340,7 +373,7 @@ func TestLentLawsAreNoSurerThanTheLender(t *testing.T) {
 	to.Name = "other"
 	for own, want := range map[float64]float64{0.03: sameArchWidth, 0.3: 0.3} {
 		law := costmodel.Law{Op: op.KindAttnFwd, Variant: corePoints(1, 5, 1<<12, false)[0].Shape.Variant(), Device: dev.Name, Attention: trueCore(), Spread: costmodel.Spread{Lo: math.Exp(-own), Hi: math.Exp(own)}}
-		if got := math.Log((&Donor{&law, dev}).carry(to).Spread.Hi); math.Abs(got-want) > 1e-9 {
+		if got := math.Log((&Donor{Law: &law, Device: dev}).carry(to).Spread.Hi); math.Abs(got-want) > 1e-9 {
 			t.Errorf("a lender within %v lends within %v, want %v", own, got, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 type reference struct {
 	assume   bool
 	lenders  []*costmodel.Profile
+	named    bool     // by --borrow
 	origins  []string // title|repository|licence|commit
 	remarks  []string
 	training string // file of whole training steps
