@@ -240,6 +240,9 @@ func verdict(r *fit.Report) string {
 
 func counted(count map[fit.Verdict]int, of string) string {
 	s := fmt.Sprintf("%d of %s within their limits", count[fit.Pass], of)
+	if count[fit.Pass]+count[fit.Fail] == 0 { // "0 within" would read as a failure
+		s = fmt.Sprintf("none of %s judged", of)
+	}
 	if n := count[fit.Fail]; n > 0 {
 		s += fmt.Sprintf(", %d above", n)
 	}
