@@ -17,8 +17,9 @@ import (
 func TestInterruptedImportLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in.csv"), filepath.Join(dir, "out.rec.jsonl")
+	old := `{"t":"header","schema":"evenkeel.recording/v1","backend":"import:table"}` + "\n"
 	table := "gpu,dtype,m,n,k,latency_us\n" + strings.Repeat("l4,bf16,64,64,64,9\n", 50_000)
-	if err := errors.Join(os.WriteFile(in, []byte(table), 0o644), os.WriteFile(out, []byte("old\n"), 0o644)); err != nil {
+	if err := errors.Join(os.WriteFile(in, []byte(table), 0o644), os.WriteFile(out, []byte(old), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -30,7 +31,7 @@ func TestInterruptedImportLeavesNothing(t *testing.T) {
 		t.Errorf("%v, stdout %q", err, stdout.String())
 	}
 	entries, _ := os.ReadDir(dir)
-	if data, _ := os.ReadFile(out); string(data) != "old\n" || len(entries) != 2 {
+	if data, _ := os.ReadFile(out); string(data) != old || len(entries) != 2 {
 		t.Errorf("%q, %v", data, entries)
 	}
 }
