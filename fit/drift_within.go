@@ -36,11 +36,14 @@ const mostSettled = 3
 // settled is the number of times that the beginning and the end consist of; they share none.
 func (c *Drift) settled() int { return max(1, min(mostSettled, len(c.times)/2)) }
 
-// Ratio is the time at the end over that at the beginning, each of up to three visits
-// without disturbed ones.
+// Ratio is the time at the end over that at the beginning, each of up to three visits without
+// a disturbed one: the middle of three, and of two the faster, if they disagree.
 func (c *Drift) Ratio() float64 {
-	k := c.settled()
-	return settle(c.times[len(c.times)-k:]) / settle(c.times[:k])
+	of := settle
+	if c.settled() == mostSettled { // settle would leave out two of three
+		of = stats.Median
+	}
+	return of(c.times[len(c.times)-c.settled():]) / of(c.times[:c.settled()])
 }
 
 // Farthest is the repeat farthest from the first time, as a ratio to it; 1 without any.

@@ -41,10 +41,17 @@ func TestOneSlowVisitIsNoDrift(t *testing.T) {
 		times []float64
 		want  bool
 	}{
-		"quiet":                   {quiet, false},
-		"slow at last":            {at(last, 4), false},
-		"slow at first":           {at(0, 4), false},
-		"slow in between":         {at(4, 4), false},
+		"quiet":           {quiet, false},
+		"slow at last":    {at(last, 4), false},
+		"slow at first":   {at(0, 4), false},
+		"slow in between": {at(4, 4), false},
+		"slow for the last two": {with(func(i int, x float64) float64 {
+			if i >= last-1 {
+				return x * 1.5
+			}
+			return x
+		}), true},
+		"less than the limit":     {with(func(i int, x float64) float64 { return x * (1 + 0.02*float64(i/5)) }), false},
 		"noisy":                   {[]float64{1, 1.4, 0.9, 1.3, 1, 1.5, 1.1, 1.4, 1.2, 1.1}, false},
 		"a step":                  {with(func(i int, x float64) float64 { return x * (1 + 0.08*float64(i/5)) }), true},
 		"a step down":             {with(func(i int, x float64) float64 { return x * (1 - 0.08*float64(i/5)) }), true},

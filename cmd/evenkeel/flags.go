@@ -15,13 +15,19 @@ import (
 // synonyms are other words of the field for values of flags, by the flag: what people write
 // who come from torch, DeepSpeed or Megatron-LM, and mean the same.
 func synonyms() map[string]map[string]string {
-	return map[string]map[string]string{
-		"zero": {"0": "zero0", "1": "zero1", "2": "zero2", "3": "zero3"},
-		"dtype": {
-			"bfloat16": "bf16", "float16": "f16", "fp16": "f16", "half": "f16", "float32": "f32", "fp32": "f32", "float": "f32", "float8": "fp8",
-			"float64": "f64", "fp64": "f64", "double": "f64",
-		},
+	zero := map[string]string{"auto": "auto"}
+	for _, stage := range []string{"0", "1", "2", "3"} {
+		for _, before := range []string{"", "zero-", "zero_"} {
+			zero[before+stage] = "zero" + stage
+		}
 	}
+	dtype := map[string]string{}
+	for word, known := range map[string]string{
+		"bfloat16": "bf16", "float16": "f16", "fp16": "f16", "half": "f16", "float32": "f32", "fp32": "f32", "float": "f32", "float8": "fp8",
+	} {
+		dtype[word], dtype["torch."+word] = known, known
+	}
+	return map[string]map[string]string{"zero": zero, "dtype": dtype}
 }
 
 // synonymous lets the flags of a verb that have synonyms take these, in capital letters too.
@@ -41,7 +47,7 @@ type synonymValue struct {
 
 func (v *synonymValue) Set(s string) error {
 	word := strings.ToLower(s)
-	if known, ok := v.words[strings.NewReplacer("zero-", "", "zero_", "", "torch.", "").Replace(word)]; ok {
+	if known, ok := v.words[word]; ok {
 		return v.Value.Set(known)
 	}
 	for _, known := range v.words {

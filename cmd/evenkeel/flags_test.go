@@ -108,6 +108,10 @@ func TestFlagsTakeSynonyms(t *testing.T) {
 		{"dtype", "BF16", "bf16"},
 		{"dtype", "f64", "f64"},
 		{"dtype", "int4", "int4"},
+		{"zero", "AUTO", "auto"},
+		{"zero", "torch.3", "torch.3"},
+		{"dtype", "zero-fp16", "zero-fp16"},
+		{"dtype", "float64", "float64"}, // which is refused as it was typed
 	} {
 		solve, _, err := new(app).root().Find([]string{"solve"})
 		if err != nil {

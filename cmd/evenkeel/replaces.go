@@ -6,13 +6,13 @@ import (
 	"os"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/evenkeel/evenkeel/solver/multitask"
 	"github.com/evenkeel/evenkeel/solver/pipeline"
-	"github.com/go-json-experiment/json"
 )
 
 // content is what an output writes, and so what of files that are there it may replace.
@@ -30,18 +30,17 @@ var (
 	junit    = content{name: "a JUnit report", like: func(head []byte) bool { return bytes.Contains(head, []byte("<testsuites")) }}
 	svg      = content{name: "a plot as SVG", like: func(head []byte) bool { return bytes.Contains(head, []byte("<svg")) }}
 	png      = content{name: "a plot as PNG", like: func(head []byte) bool { return bytes.HasPrefix(head, []byte("\x89PNG")) }}
-	drafts   = content{name: "a cluster.yaml", like: func(head []byte) bool { return bytes.Contains(head, []byte("evenkeel.cluster/")) }}
+	drafts   = content{name: "a cluster.yaml", schema: costmodel.ClusterSchema, like: func(head []byte) bool { return bytes.Contains(head, []byte("evenkeel.cluster/")) }}
 )
 
-// textLike is a text whose kind shows up to its first number, as what frameworks read does.
+// textLike is a text whose kind shows up to its first number, as what frameworks read does. What
+// somebody wrote above that in a file stays what it is.
 func textLike(name, text string) content {
-	upTo := func(s string) string {
-		if at := strings.IndexAny(s, "0123456789"); at >= 0 {
-			return s[:at]
-		}
-		return s
+	begins := text
+	if at := strings.IndexAny(text, "0123456789"); at >= 0 {
+		begins = text[:at]
 	}
-	return content{name: name, like: func(head []byte) bool { return upTo(string(head)) == upTo(text) }}
+	return content{name: name, like: func(head []byte) bool { return bytes.Contains(head, []byte(begins)) }}
 }
 
 // kindOf is a schema without its version.
@@ -58,7 +57,7 @@ func (o output) replaces() error {
 		return nil
 	}
 	head, err := headOf(o.path)
-	if err != nil || len(head) == 0 {
+	if err != nil || len(bytes.TrimSpace(head)) == 0 {
 		return err
 	}
 	if holds := o.what.loses(head); holds != "" {
@@ -111,11 +110,10 @@ func (c content) loses(head []byte) string {
 	return "something else"
 }
 
-// wasImported says whether a recording that begins so was made of others' files.
+// wasImported says whether a recording that begins so was made of others' files. Of many
+// software versions its header is longer than what is looked at.
 func wasImported(head []byte) bool {
-	line, _, _ := bytes.Cut(head, []byte("\n"))
-	var h profile.Header
-	return json.Unmarshal(line, &h) == nil && h.Imported()
+	return bytes.Contains(head, []byte(`"backend":"`+profile.ImportPrefix))
 }
 
 // notDocument refuses to add text to a document of ours, which nothing could read afterwards.
