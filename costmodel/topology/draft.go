@@ -273,19 +273,22 @@ const socketRate = units.BytesPerS(10e9 / 8)
 // carry it states that rate, for otherwise it would be the datasheet's of the usual card.
 func (d *Draft) network(m *Machine, o Options, n costmodel.Node) {
 	d.Cluster.Network = o.Network
-	rate, each := slowestCard(m)
-	l := costmodel.Link{Name: cmp.Or(o.Network, anyNetwork), Rate: rate}
+	card, each := slowestCard(m)
+	l := costmodel.Link{Name: cmp.Or(o.Network, anyNetwork), Rate: card.Rate}
 	switch told := l.Validate() == nil; {
 	case told && l.Name != n.Link: // one class has one rate
 		d.Cluster.Network, d.Cluster.Links = l.Name, append(d.Cluster.Links, l)
-		d.guess("%s", cardRate(l, o.Network == ""))
+		d.guess("%s", cardRate(l, card, o.Network == ""))
 		remark := "slowest of its network cards"
+		if card.Ports > 0 {
+			remark = fmt.Sprintf("PCIe link to the slowest of its network cards, whose ports have %g", float64(card.Ports))
+		}
 		if each > 1 {
-			remark += fmt.Sprintf("; %g where a GPU drives its %d", float64(rate)*float64(each), each)
+			remark += fmt.Sprintf("; %g where a GPU drives its %d", float64(card.Rate)*float64(each), each)
 		}
 		d.remarks.Links = map[string]string{l.Name: remark}
 	case told:
-		d.guess("the file says %s of the slowest of the network cards; %s is the class inside a node, too, and one class has one rate: give the network another name with --network", rate, l.Name)
+		d.guess("the file says %s of %s; %s is the class inside a node, too, and one class has one rate: give the network another name with --network", card.Rate, card.slowest(), l.Name)
 	case o.Network == "":
 		d.FillIn = append(d.FillIn, "network: no file of one machine tells the link class between nodes; add network: with its class, or choose it with --network")
 	}
@@ -295,10 +298,18 @@ func (d *Draft) network(m *Machine, o Options, n costmodel.Node) {
 	}
 }
 
+// slowest says which part of the slowest card its rate is of.
+func (n NIC) slowest() string {
+	if n.Ports == 0 {
+		return "the slowest of the network cards"
+	}
+	return fmt.Sprintf("the PCIe link to the slowest of the network cards, whose ports have %s (in a virtual machine the link is perhaps not what the file says)", n.Ports)
+}
+
 // cardRate says what the rate of a network rests on.
-func cardRate(l costmodel.Link, unnamed bool) string {
-	text := fmt.Sprintf("network %s at %s, which is what the file says of the slowest of the network cards and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", l.Name, l.Rate)
-	if l.Rate == socketRate {
+func cardRate(l costmodel.Link, card NIC, unnamed bool) string {
+	text := fmt.Sprintf("network %s at %s, which is what the file says of %s and counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", l.Name, l.Rate, card.slowest())
+	if cmp.Or(card.Ports, card.Rate) == socketRate {
 		text += "; NCCL writes 10 Gbit/s of a card whose speed it cannot read, too"
 	}
 	if unnamed {
@@ -367,23 +378,23 @@ func (d *Draft) stated(class string) bool {
 	return slices.ContainsFunc(d.Cluster.Links, func(l costmodel.Link) bool { return l.Name == class })
 }
 
-// slowestCard is the least rate of the cards that GPUs use, 0 if it is unknown,
-// and how many of them there are for each GPU, 0 if that is no whole number.
-func slowestCard(m *Machine) (rate units.BytesPerS, each int) {
+// slowestCard is the one of the least rate of the cards that GPUs use, an empty one if no rate
+// is known, and how many of them there are for each GPU, 0 if that is no whole number.
+func slowestCard(m *Machine) (least NIC, each int) {
 	near := slices.ContainsFunc(m.NICs, func(n NIC) bool { return n.Near })
 	used := 0
 	for _, n := range m.NICs {
 		if n.Near != near {
 			continue
 		}
-		if used++; n.Rate > 0 && (rate == 0 || n.Rate < rate) {
-			rate = n.Rate
+		if used++; n.Rate > 0 && (least.Rate == 0 || n.Rate < least.Rate) {
+			least = n
 		}
 	}
 	if used%len(m.GPUs) == 0 {
 		each = used / len(m.GPUs)
 	}
-	return rate, each
+	return least, each
 }
 
 // YAML is the draft as a cluster.yaml, with what was read and guessed as comments.

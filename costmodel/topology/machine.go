@@ -43,7 +43,9 @@ type GPU struct {
 type NIC struct {
 	Name string
 	Near bool            // it shares a PCIe bridge with a GPU, as cards for GPUs do
-	Rate units.BytesPerS // one direction, of its ports or the PCIe link to it; 0 is unknown
+	Rate units.BytesPerS // one direction, of its ports or a slower PCIe link to it; 0 where those of its ports are unknown
+	// Ports is the rate of its ports where Rate is that of the PCIe link to it, 0 elsewhere.
+	Ports units.BytesPerS
 }
 
 // Path says how two GPUs are connected: by direct links (NVLink or xGMI), or over PCIe.

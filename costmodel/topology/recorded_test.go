@@ -103,6 +103,17 @@ func TestRecordedTopologies(t *testing.T) {
 	}
 }
 
+// Clouds' files tell of their cards' slots, not of their rates: no draft states one.
+func TestRecordedCardsWithoutRates(t *testing.T) {
+	dir := recordings(t)
+	for _, name := range []string{"aws_p4d_a100_nccl_topo.xml", "azure_ndv4_a100_nccl_topo.xml"} {
+		d, err := draft(filepath.Join(dir, name), Options{Device: "gpu", Nodes: 2})
+		if err != nil || len(d.Cluster.Links) > 0 || d.Cluster.Network != "" || !strings.Contains(strings.Join(d.FillIn, "\n"), "network: no file of one machine tells") {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
+	}
+}
+
 func draft(path string, o Options) (*Draft, error) {
 	f, err := os.Open(path)
 	if err != nil {

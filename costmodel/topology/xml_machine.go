@@ -66,7 +66,7 @@ func (t *tree) machine() (*Machine, error) {
 	}
 	for _, d := range nics {
 		near := slices.ContainsFunc(gpus, func(g *device) bool { h := meet(g, d); return h == PIX || h == PXB })
-		m.NICs = append(m.NICs, NIC{Name: short(d.bus), Near: near, Rate: slower(d.rate, d.slot)})
+		m.NICs = append(m.NICs, card(d, near))
 	}
 	if err := unique(gpus); err != nil {
 		return nil, err
@@ -78,6 +78,16 @@ func (t *tree) machine() (*Machine, error) {
 	}
 	m.PCIePerS = narrowest(gpus, m.Between)
 	return m, nil
+}
+
+// card is a network card. The PCIe link to it bounds what its ports carry; of ports that the
+// file says nothing of it tells nothing, for a slot is as wide as the board has it.
+func card(d *device, near bool) NIC {
+	n := NIC{Name: short(d.bus), Near: near, Rate: d.rate}
+	if d.slot > 0 && d.slot < d.rate {
+		n.Rate, n.Ports = d.slot, d.rate
+	}
+	return n
 }
 
 // tellsLinks says whether links that are not in the file are not there: it has

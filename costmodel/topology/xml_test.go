@@ -113,6 +113,7 @@ func TestXMLPCIeRate(t *testing.T) {
 		"no lanes":      {file(wide, gpu("16.0 GT/s PCIe", "0")), 32e9},
 		"no speed":      {file(wide, gpu("Unknown", "4")), 32e9},
 		"of none":       {file(gpu("", ""), gpu("NaN GT/s", "255")), 0},
+		"lanes of none": {file(gpu("16.0 GT/s PCIe", "255"), gpu("16.0 GT/s PCIe", "255")), 0},
 		"one GPU":       {file(wide), 0},
 	} {
 		m, err := read(XML, c.text)
@@ -123,6 +124,56 @@ func TestXMLPCIeRate(t *testing.T) {
 	m, err := read(XML, file(pci(`class="0x020000" link_speed="8.0 GT/s PCIe" link_width="4"`, `<nic><net name="a" speed="100000"/></nic>`), wide))
 	if err != nil || m.NICs[0].Rate != 4e9 {
 		t.Errorf("a card in a slot of 4 GB/s: %+v, %v", m, err)
+	}
+}
+
+// What NVLink joins does not talk over PCIe, however narrow that is.
+func TestXMLPCIeRateBesideNVLink(t *testing.T) {
+	gpu := func(bus, to string) string {
+		return fmt.Sprintf(`<pci busid="%s" class="0x030200" link_speed="8.0 GT/s PCIe" link_width="4"><gpu><nvlink target="%s" count="2" tclass="0x030200"/></gpu></pci>`, bus, to)
+	}
+	m, err := read(XML, "<system><cpu>"+gpu("0000:01:00.0", "0000:02:00.0")+gpu("0000:02:00.0", "0000:01:00.0")+"</cpu></system>")
+	if err != nil || m.Between[0][1].Wires != 2 || m.PCIePerS != 0 {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// The slot of a card bounds what its ports carry, which the draft tells. Of a card whose ports the
+// file says nothing of it is no rate: the draft offers the usual card's.
+func TestXMLCardInSlot(t *testing.T) {
+	const (
+		virtual = "which is what the file says of the PCIe link to the slowest of the network cards, whose ports have 12.5 GB/s (in a virtual machine the link is perhaps not what the file says) and counts as assumed"
+		usual   = "#   - {name: ib, bytes_per_s: 2.5e+10}  # usual card of x\n"
+	)
+	for name, c := range map[string]struct {
+		speed, width, mbits string
+		want                NIC
+		network             string
+		says                string
+	}{
+		"faster":          {"16.0", "16", `speed="100000"`, NIC{Rate: 12.5e9}, "", "{name: net, bytes_per_s: 1.25e+10}  # slowest of its network cards\n"},
+		"slower":          {"2.5", "1", `speed="100000"`, NIC{Rate: 312.5e6, Ports: 12.5e9}, "", virtual},
+		"remarked":        {"2.5", "1", `speed="100000"`, NIC{Rate: 312.5e6, Ports: 12.5e9}, "", "{name: net, bytes_per_s: 3.125e+08}  # PCIe link to the slowest of its network cards, whose ports have 1.25e+10\n"},
+		"one name":        {"2.5", "1", `speed="100000"`, NIC{Rate: 312.5e6, Ports: 12.5e9}, "nvlink", "the file says 312 MB/s of the PCIe link to the slowest of the network cards, whose ports have 12.5 GB/s"},
+		"socket":          {"2.5", "1", `speed="10000"`, NIC{Rate: 312.5e6, Ports: 1.25e9}, "", "NCCL writes 10 Gbit/s of a card whose speed it cannot read, too"},
+		"untold":          {"16.0", "16", "", NIC{}, "", "network: no file of one machine tells the link class between nodes"},
+		"untold, named":   {"16.0", "16", "", NIC{}, "ib", usual},
+		"speed unknown":   {"16.0", "16", `speed="-1"`, NIC{}, "ib", usual},
+		"in another unit": {"16.0", "16", `speed="200000000"`, NIC{}, "ib", usual},
+	} {
+		m, err := read(XML, fmt.Sprintf(`<system><cpu><pci busid="1" class="0x030200"><gpu/></pci><pci busid="2" class="0x020000" link_speed="%s GT/s PCIe" link_width="%s"><nic><net name="a" %s/></nic></pci></cpu></system>`, c.speed, c.width, c.mbits))
+		c.want.Name = "2"
+		if err != nil || len(m.NICs) != 1 || m.NICs[0] != c.want {
+			t.Errorf("%s: %+v, %v; want %+v", name, m, err, c.want)
+			continue
+		}
+		m.GPUs = append(m.GPUs, m.GPUs[0])
+		d, err := m.Draft(Options{Device: "x", Nodes: 2, Network: c.network, Datasheet: func(string) Datasheet { return Datasheet{Fabric: "nvlink", LinkPerS: 3e11, NetPerS: 2.5e10} }})
+		if err != nil || !strings.Contains(string(d.YAML("x")), c.says) {
+			t.Errorf("%s: %v, want %q in\n%s", name, err, c.says, d.YAML("x"))
+			continue
+		}
+		readsBack(t, d)
 	}
 }
 
