@@ -35,8 +35,10 @@ func (a *app) imports() *cobra.Command {
 		Short: "Turn what other tools measured into a recording that fit and check read",
 		Long: `Reads files of one format and writes a recording: one point for every row that
 can be used. Every other row is counted, with the reason and the place of the
-first. Nothing is guessed: what a file does not say is asked for by a flag, and
-rows that contradict each other or the GPU's datasheet are flagged and left out.
+first. What a file does not say is asked for by a flag; the little that is taken
+without one, such as that a group larger than a node fills nodes of its GPU's
+model, is in the notes that are printed. Rows that contradict each other or the
+GPU's datasheet are flagged and left out.
 
 The formats are:
 

@@ -120,24 +120,25 @@ func (p *placer) nodes(m Model, c timedCollective) (nodes int, fault string) {
 		}
 		return p.Nodes, ""
 	case p.filled(m, c):
-		rack := ""
-		if inRacks([]Model{m}) && n <= mostInRack {
-			rack = fmt.Sprintf(", such as %d of a rack that %s joins", mostInRack, m.Fabric)
-		}
-		const note = "groups of %d %s are taken to fill %d nodes of %d GPUs, whose links are called %s: a column gpus_per_node says otherwise%s; --link names the links"
-		p.Note(fmt.Sprintf(note, n, m.Name, n/m.PerNode, m.PerNode, cmp.Or(p.Link, linkNet), rack))
+		const note = "groups of %d %s are taken to fill %d nodes of %d GPUs, whose links are called %s: a column gpus_per_node says otherwise; --link names the links"
+		p.Note(fmt.Sprintf(note, n, m.Name, n/m.PerNode, m.PerNode, cmp.Or(p.Link, linkNet)))
 		return n / m.PerNode, ""
 	case m.PerNode > 0 && n > m.PerNode:
-		return 0, fmt.Sprintf("more GPUs than a node of %s has (%d); say how many nodes with --nodes", m.Name, m.PerNode)
+		way := "say how many nodes with --nodes"
+		if c.fills && inRacks([]Model{m}) {
+			way += fmt.Sprintf(", or in a column gpus_per_node, where a rack of up to %d that %s joins is one node", mostInRack, m.Fabric)
+		}
+		return 0, fmt.Sprintf("more GPUs than a node of %s has (%d); %s", m.Name, m.PerNode, way)
 	}
 	return 1, ""
 }
 
 // filled says that neither row nor caller tell the nodes of a group of several, and that
-// such of the model hold it exactly.
+// such of the model hold it exactly. Where a rack joins nodes by the GPUs' own links, these
+// may be what was measured, so that of such models nothing is taken.
 func (p *placer) filled(m Model, c timedCollective) bool {
 	n := c.message.Group
-	return c.fills && c.perNode == 0 && p.Nodes == 0 && m.PerNode > 0 && n > m.PerNode && n%m.PerNode == 0
+	return c.fills && c.perNode == 0 && p.Nodes == 0 && m.PerNode > 0 && n > m.PerNode && n%m.PerNode == 0 && !inRacks([]Model{m})
 }
 
 // device finds the model that a row names and its device type under a stack, or

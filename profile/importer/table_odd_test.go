@@ -37,34 +37,47 @@ func TestTableRowsWithoutAPlace(t *testing.T) {
 }
 
 // Groups of several sizes in one table, some of them larger than a node: those fill nodes
-// of the model, where neither a column nor --nodes, which is for every row, says how many.
+// of the model, where neither a column nor --nodes, which is for every row, says how many. Of
+// models that a rack joins by their own links they are left out: these may have been measured.
 func TestTableGroupsThatFillNodes(t *testing.T) {
 	const table = "gpu,collective,num_gpus,message_bytes,latency_us\ngb300,all_reduce,4,1048576,30\ngb300,all_reduce,16,1048576,60\nh100_sxm,all_reduce,16,1048576,90\n"
 	const perNode = "gpu,collective,num_gpus,message_bytes,latency_us,gpus_per_node\ngb300,all_reduce,16,1048576,60,72\ngb300,all_reduce,4,1048576,30,\n"
+	const racks = "more GPUs than a node of gb300 has (4); say how many nodes with --nodes, or in a column gpus_per_node, where a rack of up to 72 that nvlink joins is one node"
 	for _, c := range []struct {
 		text string
 		o    Options
 		on   string
 		note string
+		drop string
 	}{
 		{
 			table,
 			Options{},
-			"4 gb300 over nvlink; 16 gb300 over net on 4 nodes; 16 h100_sxm over net on 2 nodes",
-			"groups of 16 gb300 are taken to fill 4 nodes of 4 GPUs, whose links are called net: a column gpus_per_node says otherwise, such as 72 of a rack that nvlink joins; --link names the links",
+			"4 gb300 over nvlink; 16 h100_sxm over net on 2 nodes",
+			"groups of 16 h100_sxm are taken to fill 2 nodes of 8 GPUs, whose links are called net: a column gpus_per_node says otherwise; --link names the links",
+			racks,
 		},
 		{
 			table,
 			Options{Link: "ib"},
-			"4 gb300 over ib; 16 gb300 over ib on 4 nodes; 16 h100_sxm over ib on 2 nodes",
+			"4 gb300 over ib; 16 h100_sxm over ib on 2 nodes",
 			"groups of 16 h100_sxm are taken to fill 2 nodes of 8 GPUs, whose links are called ib: a column gpus_per_node says otherwise; --link names the links",
+			racks,
 		},
-		{perNode, Options{}, "16 gb300 over nvlink; 4 gb300 over nvlink", ""},
+		{table, Options{Nodes: 1}, "4 gb300 over nvlink; 16 gb300 over nvlink; 16 h100_sxm over nvlink", "", ""},
+		{perNode, Options{}, "16 gb300 over nvlink; 4 gb300 over nvlink", "", ""},
 	} {
 		m := mustImport(t, tableFormat(), c.o, inMemory("a.csv", c.text))
 		var on []string
 		for _, p := range m.points {
 			on = append(on, p.On)
+		}
+		var dropped []string
+		for _, d := range m.report.Dropped {
+			dropped = append(dropped, d.Reason)
+		}
+		if got := strings.Join(dropped, "\n"); got != c.drop {
+			t.Errorf("%+v: left out %q, want %q", c.o, got, c.drop)
 		}
 		if got := strings.Join(on, "; "); got != c.on || c.note != "" && !slices.Contains(m.report.Notes, c.note) {
 			t.Errorf("%+v: %s\nwant %s\nnotes %q", c.o, got, c.on, m.report.Notes)
