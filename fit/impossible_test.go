@@ -22,6 +22,17 @@ func gpuRecording(times ...float64) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
+// streamingRecording is of norms that read and write 256 MiB each on a GPU of 3.125 TB/s and
+// 1 MiB of cache, which take 172 us at the memory's rate, of the given times in s.
+func streamingRecording(times ...float64) string {
+	lines := strings.Split(gpuRecording(times...), "\n")
+	lines[0] = strings.Replace(lines[0], `"bf16_flops_per_s":989e12`, `"memory_bytes_per_s":3.125e12,"l2_bytes":1048576`, 1)
+	for i, s := range times {
+		lines[i+1] = keyed.Line("0123456789abcdef", fmt.Sprintf(`{"t":"point","key":"k","on":"gpu","op":"norm","shape":{"tokens":%d,"width":4096,"dtype":"f32"},"times_s":[%g],"inner":0,"at":"","elapsed_s":0}`, 16384+i, s))
+	}
+	return strings.Join(lines, "\n")
+}
+
 // Points that no clock explains are left out of laws and judgements, counted, and the first
 // named: a recording need not come from import, which refuses such rows. A board that is
 // clocked beyond its datasheet is believed.
@@ -31,12 +42,20 @@ func TestTimesThatADeviceCannotReachAreLeftOut(t *testing.T) {
 	if err := d.Add("x.rec.jsonl", strings.NewReader(gpuRecording(2.17e-6/1.3, 1e-9, 6.51e-6/2.1, 20e-6))); err != nil {
 		t.Fatal(err)
 	}
-	want := "2 points left out, faster than the device can be, the first of gemm on gpu in 1 ns, which takes 2.17 us at 2 times the rates of its datasheet: is the unit of the times another?"
+	want := "2 points left out, faster than the device can be, the first of gemm on gpu in 1 ns, which takes 2.17 us at 2 times the peak of its datasheet: is the unit of the times another?"
 	if len(d.Points) != 2 || d.TooFast != 2 || strings.Join(d.warnings(), "\n") != want {
 		t.Errorf("%d points, %d too fast, %q", len(d.Points), d.TooFast, d.warnings())
 	}
 	if _, err := Fit(d, Options{}); err == nil || !strings.HasSuffix(err.Error(), "; "+want) {
 		t.Errorf("nothing to fit: %v", err)
+	}
+	streaming := NewData()
+	if err := streaming.Add("x.rec.jsonl", strings.NewReader(streamingRecording(17.2e-6/2.1, 17.2e-6/1.9))); err != nil {
+		t.Fatal(err)
+	}
+	want = "1 point left out, faster than the device can be, the first of norm on gpu in 8.19 us, which takes 8.59 us at 20 times the memory's rate of its datasheet: is the unit of the times another?"
+	if len(streaming.Points) != 1 || strings.Join(streaming.warnings(), "\n") != want {
+		t.Errorf("%d points that stream, %q", len(streaming.Points), streaming.warnings())
 	}
 	none := NewData()
 	if err := none.Add("x.rec.jsonl", strings.NewReader(gpuRecording(1e-9))); err != nil {

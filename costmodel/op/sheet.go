@@ -38,17 +38,17 @@ func (s Sheet) PeakPerS(d DType) float64 {
 	return s.BF16PerS
 }
 
-// What tensors this many times the cache reach of the memory's rate at most, whatever of them
-// still lies in caches that a datasheet leaves out: one of MI300X is eight times its L2 and
-// three times as fast as its memory.
+// Tensors of beyondCache times the cache reach CachedRate times the memory's rate at most,
+// whatever of them still lies in caches that a datasheet leaves out: one of MI300X is eight
+// times its L2 and three times as fast as its memory.
 const (
 	beyondCache = 20
-	cachedRate  = 10
+	CachedRate  = 10
 )
 
 // Least is the time that one device takes at least for a shape, by the figures as they are
 // printed: that of its arithmetic, or of an op that streams its tensors, the memory's at
-// cachedRate. 0 where they bound nothing, as those of small tensors, which come from the
+// CachedRate. 0 where they bound nothing, as those of small tensors, which come from the
 // cache; of collectives see Port.
 func (s Sheet) Least(shape Shape) units.Seconds {
 	spec, err := Lookup(shape.Kind())
@@ -61,7 +61,7 @@ func (s Sheet) Least(shape Shape) units.Seconds {
 		least = float64(work.FLOPs) / s.PeakPerS(shape.Variant().DType)
 	case Bandwidth:
 		if size := work.Bytes(); s.L2 > 0 && size >= beyondCache*s.L2 {
-			least = float64(size) / (cachedRate * s.MemoryPerS)
+			least = float64(size) / (CachedRate * s.MemoryPerS)
 		}
 	}
 	if math.IsInf(least, 0) || math.IsNaN(least) {
