@@ -101,11 +101,18 @@ type reading struct{ value, half float64 }
 
 func (r reading) times(unit float64) reading { return reading{r.value * unit, r.half * unit} }
 
+// decimal reads a number as tools print it. Go's hexadecimal ones, such as 0x1p12, no tool
+// prints: such a cell is an address or a hash, or damaged.
+func decimal(text string) (float64, bool) {
+	v, err := strconv.ParseFloat(text, 64)
+	return v, err == nil && !strings.ContainsAny(text, "xXpP_")
+}
+
 // printed reads a decimal number and how far its last digit leaves it open:
 // "12.90" is 12.9 +- 0.005, "1.3e+06" is 1.3e6 +- 5e4.
 func printed(text string) (reading, bool) {
-	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || strings.ContainsAny(text, "xXpP_") {
+	v, ok := decimal(text)
+	if !ok {
 		return reading{}, false
 	}
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(text), "e")

@@ -215,8 +215,8 @@ func wholeNumber(text string) (int64, bool) {
 		return v, true
 	}
 	const exact = 1 << 53 // up to which every whole number is a float64
-	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || v != math.Trunc(v) || math.Abs(v) > exact {
+	v, ok := decimal(text)
+	if !ok || v != math.Trunc(v) || math.Abs(v) > exact {
 		return 0, false
 	}
 	return int64(v), true
@@ -247,8 +247,8 @@ func (r *tableRow) flag(column string) bool {
 // rounds once, where dividing a rounded number would round again.
 func (r *tableRow) seconds() float64 {
 	text := strings.TrimSpace(r.cells[r.t.time])
-	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v <= 0 {
+	v, ok := decimal(text)
+	if !ok || math.IsNaN(v) || math.IsInf(v, 0) || v <= 0 {
 		r.fail("the time is no positive number", quoted(text))
 		return 0
 	}

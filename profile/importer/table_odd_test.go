@@ -126,7 +126,7 @@ func TestTableOtherSpellings(t *testing.T) {
 			t.Errorf("%s: %s, one way %t, known %t", name, kind, oneWay, known)
 		}
 	}
-	for _, text := range []string{"1e3.5", "1.5", "1e30", "nan", "inf", "", "1 024", "1,024", "1e-1"} {
+	for _, text := range []string{"1e3.5", "1.5", "1e30", "nan", "inf", "", "1 024", "1,024", "1e-1", "0x1p12", "0X1P12", "0x1000"} {
 		if v, ok := wholeNumber(text); ok {
 			t.Errorf("%q: %d", text, v)
 		}

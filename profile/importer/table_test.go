@@ -276,6 +276,8 @@ func TestTableBadRows(t *testing.T) {
 		"h100_sxm,bf16,4096,4096,4096,300us\n":       "the time is no positive number",
 		"h100_sxm,bf16,4096,4096,4096,1e12\n":        "a time of more than a day; is its unit another?",
 		"h100_sxm,bf16,4096,4096,4096,0.3\n":         tooFast, // milliseconds under microseconds
+		"h100_sxm,bf16,4096,4096,4096,0x1p9\n":       "the time is no positive number",
+		"h100_sxm,bf16,0x1p12,4096,4096,300\n":       "m is no whole number",
 		"h100_sxm,bf16,4096.5,4096,4096,300\n":       "m is no whole number",
 		"h100_sxm,bf16,,4096,4096,300\n":             "m is no whole number",
 		"h100_sxm,bf16,99999999999999999999,1,1,1\n": "m is no whole number",
