@@ -1,12 +1,13 @@
 package costmodel
 
 import (
-	"cmp"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -53,28 +54,30 @@ func ModelContext(data []byte) units.Tokens {
 
 // ModelQuantized is how the config.json of a model says that its weights are quantized, such as
 // "gptq, 4 bits"; "" where it does not. It changes nothing that is planned: training has whole weights.
+// Tools write these fields in types of their own, so that one which cannot be read hides no other.
 func ModelQuantized(data []byte) string {
 	var c struct {
-		Quantized *struct {
-			Method string  `json:"quant_method"`
-			Bits   float64 `json:"bits"`
-			In4    bool    `json:"load_in_4bit"` // bitsandbytes
-			In8    bool    `json:"load_in_8bit"`
-		} `json:"quantization_config"`
+		Quantized map[string]jsontext.Value `json:"quantization_config"`
 	}
 	if json.Unmarshal(data, &c) != nil || c.Quantized == nil {
 		return ""
 	}
-	q := c.Quantized
-	words := []string{fmt.Sprintf("%.40s", cmp.Or(q.Method, "by an unnamed method"))}
-	switch {
-	case q.In4:
-		q.Bits = 4
-	case q.In8:
-		q.Bits = 8
+	var method string
+	if json.Unmarshal(c.Quantized["quant_method"], &method) != nil || method == "" {
+		method = "by an unnamed method"
 	}
-	if q.Bits > 0 {
-		words = append(words, fmt.Sprintf("%g bits", q.Bits))
+	words := []string{fmt.Sprintf("%.40s", method)}
+	bits, err := strconv.ParseFloat(strings.Trim(string(c.Quantized["bits"]), `"`), 64)
+	switch {
+	case string(c.Quantized["load_in_4bit"]) == "true": // bitsandbytes
+		bits = 4
+	case string(c.Quantized["load_in_8bit"]) == "true":
+		bits = 8
+	case err != nil:
+		bits = 0
+	}
+	if bits > 0 && bits <= 64 {
+		words = append(words, fmt.Sprintf("%g bits", bits))
 	}
 	return strings.Join(words, ", ")
 }
