@@ -367,7 +367,7 @@ func TestWhatWasCutOffComesLast(t *testing.T) {
 				if before.Failed != 3 || before.end != profile.EndBudget {
 					t.Fatalf("%+v, ended %q", before.Tally, before.end)
 				}
-				if past := pastOf(t, path); past.Scheduled() != before.Points-3 || past.Complete(2*c.budget) || !past.Complete(c.budget) {
+				if past := pastOf(t, path); past.CutOff() != 3 || past.Scheduled() != before.Points-3 || past.Complete(2*c.budget) || !past.Complete(c.budget) {
 					t.Errorf("%d of %d points count as visited", past.Scheduled(), before.Points)
 				}
 				sound := waitingFor(t, "1xbig")
@@ -389,7 +389,7 @@ func TestWhatWasCutOffComesLast(t *testing.T) {
 				if after.Points <= before.Points && cfg.Chooser != nil || after.Again < len(after.schedule.Points)-2 || after.end != profile.EndDone {
 					t.Errorf("before %+v, after %+v, ended %q", before.Tally, after.Tally, after.end)
 				}
-				if past := pastOf(t, path); len(past.Cut) != 0 || past.Scheduled() != len(past.Schedule.Points) {
+				if past := pastOf(t, path); past.CutOff() != 0 || len(past.Cut) != 0 || past.Scheduled() != len(past.Schedule.Points) {
 					t.Errorf("still cut off: %v", past.Cut)
 				}
 			})
@@ -497,7 +497,7 @@ func TestAPilotThatIsCutOffIsNoEndOfTheBudget(t *testing.T) {
 		cfg := small(2*time.Minute, op.KindNorm, op.KindGEMM)
 		cfg.Points = 15
 		b.measured(t, path, cfg)
-		if got := read(t, path); got.Failed != 1 || got.end != profile.EndDone {
+		if got := read(t, path); got.Failed != 1 || got.end != profile.EndDone || pastOf(t, path).CutOff() != 0 {
 			t.Errorf("%+v, ended %q", got.Tally, got.end)
 		}
 	})

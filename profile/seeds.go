@@ -81,6 +81,21 @@ func (p *Past) Scheduled() int {
 	return n
 }
 
+// CutOff is how many points of the schedule have no result because a budget had no time to wait
+// for them. They are of those that failed, and a longer budget tries them again.
+func (p *Past) CutOff() int {
+	if p.Header == nil || p.Schedule == nil {
+		return 0
+	}
+	n := 0
+	for _, s := range p.Schedule.Points {
+		if p.Cut[peerKey{key: s.Key(p.Header.Fingerprint)}] {
+			n++
+		}
+	}
+	return n
+}
+
 func (p *Past) done(s Spot) bool {
 	key := s.Key(p.Header.Fingerprint)
 	return p.Done[key] && !p.Cut[peerKey{key: key}]

@@ -65,14 +65,18 @@ func (a *app) tooFew(path string, err error) error {
 		return err
 	}
 	past, unread := readPast(path)
+	if unread != nil {
+		return err
+	}
+	lost := past.Failed - past.CutOff() // more time mends the others, and too few of these
 	switch {
-	case unread == nil && past.Ended == profile.EndBudget && past.Failed > 0 && 2*past.Failed >= len(past.Measured): // else more time mends it
+	case past.Ended == profile.EndBudget && lost > 0 && 2*lost >= len(past.Measured):
 		return fmt.Errorf("%s: %s, and the budget of %s left no time for more: %s; where the cause is mended, measure anew beside it: %s",
 			path, failedPoints(past), seconds(past.Schedule.BudgetS), none.What, commandAgain(a.args)+" --fresh")
-	case unread == nil && past.Ended != profile.EndBudget && past.Failed > 0:
+	case past.Ended != profile.EndBudget && past.Failed > 0:
 		return fmt.Errorf("%s: %s: %s; where the cause is mended, measure anew beside it: %s",
 			path, failedPoints(past), none.What, commandAgain(a.args)+" --fresh")
-	case unread == nil && past.Ended == profile.EndBudget:
+	case past.Ended == profile.EndBudget:
 		return fmt.Errorf("%s: its budget of %s was too short: %s; %s", path, seconds(past.Schedule.BudgetS), none.What, a.longer(path, past))
 	}
 	return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
@@ -119,6 +120,58 @@ func TestACalibrationThatFailedSaysOfWhat(t *testing.T) {
 	if got, want := failedPoints(past), "3 points failed, the first gemm on cpu:1: crashed: signal: killed"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+}
+
+// Points that the budget had no time to wait for are tried again by a longer one, which is the
+// command that is told where most of those without a result are such.
+func TestACalibrationThatWasCutOffSaysWhatWouldSuffice(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{"calibrate", "--backend", "sim:1xbig", "--only", "gemm", "--budget", "20s", "--out", dir}
+	if code := run(append(args, "-q"), nil, io.Discard, io.Discard); code != exitDone {
+		t.Fatalf("exit code %d", code)
+	}
+	path := filepath.Join(dir, firstRecording)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	for _, c := range []struct{ classes, want, command string }{
+		{"cut cut cut", "its budget of 20s was too short: no law can be fitted from ", "to go on: evenkeel calibrate --backend sim:1xbig --only gemm --out " + dir + " --budget "},
+		{"cut cut crashed", "its budget of 20s was too short: no law can be fitted from ", " --budget "},
+		{"crashed crashed cut", "3 points failed, the first gemm on sim_big: crashed: why, and the budget of 20s left no time for more: no law can be fitted from ", dir + " --fresh"},
+	} {
+		text := lines[0] + lines[1]
+		for i, class := range strings.Fields(c.classes) {
+			text += failedAs(t, lines[2+i], class) + "\n"
+		}
+		text += lines[5] + `{"t":"end","at":"2026-01-01T00:00:20Z","reason":"budget","elapsed_s":20}` + "\n"
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		err := (&app{args: args}).tooFew(path, fitError(t, path))
+		if err == nil || !strings.HasPrefix(err.Error(), path+": "+c.want) || !strings.Contains(err.Error(), c.command) {
+			t.Errorf("%s: %v\nwant %s and %s", c.classes, err, c.want, c.command)
+		}
+	}
+}
+
+// failedAs is the line of a point, had it failed.
+func failedAs(t *testing.T, line, class string) string {
+	t.Helper()
+	var p map[string]any
+	if err := json.Unmarshal([]byte(line), &p); err != nil {
+		t.Fatal(err)
+	}
+	failed := map[string]any{"class": class, "error": "why"}
+	for _, kept := range []string{"key", "on", "op", "shape", "at"} {
+		failed[kept] = p[kept]
+	}
+	data, err := json.Marshal(failed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return `{"t":"point",` + string(data[1:]) // readers want it first
 }
 
 // What a further calibration is to measure besides more, it measures as this one did.
