@@ -436,6 +436,24 @@ func TestAssumptionsOfOneReasonAreToldTogether(t *testing.T) {
 	}
 }
 
+// Software is told of device types that the cluster has: what else a profile holds is no reason
+// to measure anew.
+func TestSoftwareIsToldOfTheClustersOwnDevices(t *testing.T) {
+	p := usual(t)
+	p.Devices[0].Stack, p.Devices[1].Stack = "torch-2.8 cuda", "trtllm-1.0" // of fast, slow
+	tokens := []units.Tokens{512}
+	for shorthand, want := range map[string]string{
+		"1x1 fast":            "",
+		"1x1 slow":            "",
+		"1x(1 fast + 1 slow)": "device types were measured through different software: torch on fast; trtllm on slow; which",
+	} {
+		told := strings.Join(newCoster(NewPredictor(p), testJob(cluster(t, shorthand, p, "bus", "net"), tokens)).software(), "\n")
+		if !strings.HasPrefix(told, want) || want == "" && told != "" {
+			t.Errorf("%s: %q, want %q", shorthand, told, want)
+		}
+	}
+}
+
 func TestSimulateErrors(t *testing.T) {
 	p := usual(t)
 	tokens := []units.Tokens{100, 100}
