@@ -500,6 +500,24 @@ func TestShapesAreCounted(t *testing.T) {
 	}
 }
 
+// So many shapes that counting them takes more memory than an import may are not counted, and
+// not said to be as many as were kept.
+func TestMoreShapesThanAreKeptAreNotCounted(t *testing.T) {
+	for points, want := range map[int]int{mostShapes: mostShapes, mostShapes + 1: 0} {
+		report, err := Import(one(func(s *Sink) error {
+			d := h100(t).Of("")
+			s.Device(d)
+			for i := range points {
+				s.Point("f", d.Name, op.GEMM{Pass: op.Forward, M: units.Tokens(1 + i), N: 1024, K: 1024, DType: op.BF16}, 1)
+			}
+			return nil
+		}), nil, Options{}, profile.Header{Schema: profile.RecordingSchema, Tool: "test", Created: "2026-01-01T00:00:00Z"}, func(any) error { return nil })
+		if err != nil || report.Points != points || report.Shapes != want {
+			t.Fatalf("%d points: %+v, %v, want %d shapes", points, report, err, want)
+		}
+	}
+}
+
 func BenchmarkImportTable(b *testing.B) {
 	const rows = 10_000
 	src := Source{Name: "long.csv", Open: func() (File, error) {

@@ -100,6 +100,29 @@ func TestKinetoCallMemory(t *testing.T) {
 	}
 }
 
+// TestKinetoKeepsOpsAroundLaunches: an op of no interest inside a call is kept where a launch
+// that names no op lies in it, from its start to its end, and is then what the kernel is of.
+func TestKinetoKeepsOpsAroundLaunches(t *testing.T) {
+	q := []int64{1, 512, 8, 64}
+	flash := flashForward(7, q, q, "False") // from 700 to 750
+	inner := event("cpu_op", "aten::fill_", 10, 10, 720, 8, map[string]any{"External id": 8})
+	for at, within := range map[int]bool{719: false, 720: true, 724: true, 728: true, 729: false} {
+		tr, err := readTrace(textSource("x", onH100(flash, inner,
+			event("cuda_runtime", "cudaLaunchKernel", 10, 10, at, 1, map[string]any{"correlation": 41}),
+			event("kernel", fa2Kernel, 0, 7, 2000, 20, map[string]any{"correlation": 41}))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ops, kernels := 1, 1
+		if within {
+			ops, kernels = 2, 0
+		}
+		if len(tr.ops) != ops || tr.ops[0].kernels != kernels {
+			t.Errorf("a launch at %d: %d ops, the call has %d kernels; want %d and %d", at, len(tr.ops), tr.ops[0].kernels, ops, kernels)
+		}
+	}
+}
+
 // TestKinetoKeys: neither kernels of no known op nor the longest arguments, names
 // and threads are kept as they are: a small compressed file holds gigabytes of them.
 func TestKinetoKeys(t *testing.T) {
