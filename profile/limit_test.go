@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -123,7 +124,7 @@ func (x *waitingExecutor) Run(ctx context.Context, inner, n int) (profile.Batch,
 		return profile.Batch{}, err
 	}
 	b, err := x.Executor.Run(ctx, inner, n)
-	if x.b.takes != nil && x.b.takes(x.at) > 0 {
+	if x.b.takes != nil && x.b.takes(x.at) != 0 {
 		for i := range b.Ranks[0] {
 			b.Ranks[0][i] = x.b.takes(x.at)
 		}
@@ -309,6 +310,30 @@ func TestSlowCallsAreNoHang(t *testing.T) {
 		b.measured(t, path, small(4*time.Minute, op.KindNorm, op.KindGEMM))
 		if got := read(t, path); got.Failed > 0 || slow < 20 {
 			t.Errorf("%+v after %d slow batches", got.Tally, slow)
+		}
+	})
+}
+
+// The first call's time is not believed, and may be no number: then nothing is known of further
+// calls, which are waited for as long as the point has time.
+func TestATimeThatIsNoNumberIsNoLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := waitingFor(t, "1xbig")
+		b.takes = func(m moment) units.Seconds {
+			switch {
+			case m.visit == 20 && m.batch == 1:
+				return units.Seconds(math.NaN())
+			case m.visit == 20 && m.batch == 2:
+				return 20 // two of them, longer than any whose time is known are waited for
+			}
+			return 0
+		}
+		path := filepath.Join(t.TempDir(), "x")
+		cfg := small(5*time.Minute, op.KindNorm)
+		cfg.Points = 30
+		b.measured(t, path, cfg)
+		if failed := failedOf(read(t, path)); len(failed) > 0 {
+			t.Errorf("failed: %+v", failed)
 		}
 	})
 }
