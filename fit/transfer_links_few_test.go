@@ -87,6 +87,59 @@ func TestFewMessagesMoveALentCurve(t *testing.T) {
 	}
 }
 
+// TestALentCurveIsOfTheBorrowersGroup: a law says how far it was measured in bytes of messages,
+// of which groups of another size send another share; its port is the borrower's own.
+func TestALentCurveIsOfTheBorrowersGroup(t *testing.T) {
+	lender := embedded(t, "b200_sxm") // in groups of 2 and 4
+	dev := likeOf(lender.Devices[0], "b300_sxm")
+	dev.Sheet.LinkPerS *= 1.005 // the same, and told from the lender's
+	for _, c := range []struct {
+		op       op.Kind
+		ranks    int
+		from     string
+		min, max float64
+	}{
+		{op.KindAllGather, 2, "2 ", 512, 1 << 29},
+		{op.KindAllGather, 8, "4 ", 512 * (3. / 4) / (7. / 8), (1 << 29) * (3. / 4) / (7. / 8)},
+		{op.KindAllReduce, 8, "4 ", 512 * (6. / 4) / (14. / 8), (1 << 29) * (6. / 4) / (14. / 8)},
+	} {
+		g := nodeOf(dev, c.ranks)
+		d := &Data{Devices: []op.DeviceType{dev}, Groups: []op.GroupType{g}}
+		point := Point{On: g.Name, Shape: op.OfMessage(c.op, op.Message{Group: c.ranks, Bytes: 1 << 20}), Seconds: 1}
+		lent := d.lentLinks(Stratum{On: g.Name, Op: c.op, Points: []Point{point}}, []Point{point}, []*costmodel.Profile{lender})
+		if lent == nil || !strings.HasPrefix(lent.From, c.from) {
+			t.Fatalf("%s of %d: %+v", c.op, c.ranks, lent)
+		}
+		if r := lent.Range[0]; math.Abs(r.Min/c.min-1) > 1e-9 || math.Abs(r.Max/c.max-1) > 1e-9 {
+			t.Errorf("%s of %d: messages of %v to %v bytes, want %v to %v", c.op, c.ranks, r.Min, r.Max, c.min, c.max)
+		}
+		if lent.Port == nil || float64(lent.Port.PerS) != dev.Sheet.LinkPerS || !lent.Port.InNetwork {
+			t.Errorf("%s of %d: port %+v, want %v", c.op, c.ranks, lent.Port, dev.Sheet.LinkPerS)
+		}
+		point.Seconds = 1e-9 // in which no port sends it: its rate is not known
+		lent = d.lentLinks(Stratum{On: g.Name, Op: c.op, Points: []Point{point}}, []Point{point}, []*costmodel.Profile{lender})
+		if lent == nil || lent.Port != nil {
+			t.Errorf("%s of %d: %+v, faster than its port", c.op, c.ranks, lent)
+		}
+	}
+}
+
+// TestElementsOfOtherSizesLendNoCurve: what was measured of 16 bits lends to any element of
+// 16 bits, and to one that is not told, but not to one of 32.
+func TestElementsOfOtherSizesLendNoCurve(t *testing.T) {
+	lender := embedded(t, "b200_sxm") // of float16
+	dev := likeOf(lender.Devices[0], "b300_sxm")
+	g := nodeOf(dev, 4)
+	d := &Data{Devices: []op.DeviceType{dev}, Groups: []op.GroupType{g}}
+	points := []Point{{On: g.Name, Shape: op.OfMessage(op.KindAllReduce, op.Message{Group: 4, Bytes: 1 << 20}), Seconds: 1}}
+	for v, want := range map[op.DType]bool{op.F16: true, op.BF16: true, "": true, op.F32: false} {
+		s := Stratum{On: g.Name, Op: op.KindAllReduce, Variant: op.Variant{DType: v}, Points: points}
+		if lent := d.lentLinks(s, points, []*costmodel.Profile{lender}); (lent != nil) != want {
+			t.Errorf("to %q: %+v", v, lent)
+		}
+	}
+}
+
 // TestFitOfFewMessagesBorrows: Fit makes a law of a collective of four messages, or of four
 // on a link of another class none, and says how many there were.
 func TestFitOfFewMessagesBorrows(t *testing.T) {
