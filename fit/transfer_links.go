@@ -26,13 +26,7 @@ const sameLink = 0.01
 // comes from, and the interval is wider than that one's. A model that has groups over another
 // class of links is lent none: its links are others than its datasheet says.
 func LendLinks(p *costmodel.Profile, lenders ...*costmodel.Profile) {
-	var done []string
-	for _, d := range slices.Clone(p.Devices) {
-		model := costmodel.ModelOf(d.Name)
-		if slices.Contains(done, model) {
-			continue
-		}
-		done = append(done, model)
+	for _, d := range p.Devices { // the first of a model's that is lent to leaves the others nothing to lack
 		if from, lender := linkLender(d, lenders); from != nil {
 			lendLinks(p, d, from, lender)
 		}

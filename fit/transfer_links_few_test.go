@@ -213,6 +213,13 @@ func TestLinksAreLentLawByLaw(t *testing.T) {
 	if LendLinks(p, h100); len(p.Laws) > 0 {
 		t.Errorf("over %s: %d laws were lent", bus.Name, len(p.Laws))
 	}
+	plain := op.DeviceType{Name: "h200_sxm/plain", Fingerprint: other.Fingerprint, Parallel: 1} // whose links nobody described
+	both := &costmodel.Profile{Devices: []op.DeviceType{plain, other, dev}}
+	LendLinks(both, h100)
+	once, n := kinds(both), len(both.Laws)
+	if LendLinks(both, h100); n != 12 || len(once) != n || len(both.Laws) != n || len(both.Groups) != 3 {
+		t.Errorf("to three of one model: %d laws, then %d, in %d groups", n, len(both.Laws), len(both.Groups))
+	}
 	few := &costmodel.Profile{Devices: []op.DeviceType{dev}, Groups: []op.GroupType{has}} // whose points were too few for a law
 	if LendLinks(few, h100); len(few.Laws) < 12 || len(few.Groups) != 3 {
 		t.Errorf("a group without laws: %d laws and %d groups", len(few.Laws), len(few.Groups))
