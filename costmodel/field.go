@@ -29,7 +29,8 @@ type Field struct {
 	// a field of interval widths has them (Law.Width); a correction has none.
 	Unmeasured []Unmeasured
 	// Switches list the stretches where the corrected time may fall as an axis rises.
-	// Everywhere else it is monotone in tokens, heads and batch.
+	// At all other nodes it is monotone in tokens, heads and batch; between two, where the
+	// core rises less than at them, it may fall by some per cent.
 	Switches []Switch
 }
 
