@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
-	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/profile/backend/sim"
@@ -152,17 +151,10 @@ func (b *waiting) measured(t *testing.T, path string, cfg profile.Config) time.D
 
 func (b *waiting) tried(t *testing.T, path string, cfg profile.Config) (time.Duration, error) {
 	t.Helper()
-	j, err := doc.OpenJournal(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j, past := journalOf(t, path)
 	defer j.Close()
-	past, _ := profile.NewPast()
-	if j.Size() > 0 {
-		past = pastOf(t, path)
-	}
 	start := time.Now()
-	err = profile.Calibrate(t.Context(), b, cfg, past, j, silent)
+	err := profile.Calibrate(t.Context(), b, cfg, past, j, silent)
 	return time.Since(start), err
 }
 
@@ -249,12 +241,7 @@ func TestAShortPointTimeoutEndsInHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := waitingFor(t, "1xbig")
 		b.starts = func(nth int) time.Duration { return time.Duration(nth-1) * 20 * time.Second } // the first was there
-		b.strikes = func(m moment) fault {
-			if m.visit == 1 && m.batch == 0 {
-				return hangs
-			}
-			return none
-		}
+		b.strikes = hangsAt(1)
 		path := filepath.Join(t.TempDir(), "x")
 		cfg := small(20*time.Second, op.KindNorm, op.KindGEMM)
 		cfg.PointTimeout = 15 * time.Second
@@ -489,17 +476,22 @@ func TestPeersAreWaitedForUntilTheyGiveUp(t *testing.T) {
 	}
 }
 
+// hangsAt has the first answer of a visit's first batch never come.
+func hangsAt(visit int) func(moment) fault {
+	return func(m moment) fault {
+		if m.visit == visit && m.batch == 0 {
+			return hangs
+		}
+		return none
+	}
+}
+
 // A hang after a family's first pilot says what the family costs less well, and is no failure
 // of the shape: the points are left to tell.
 func TestALaterPilotThatIsCutOffIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := waitingFor(t, "1xbig")
-		b.strikes = func(m moment) fault {
-			if m.visit == 2 && m.batch == 0 {
-				return hangs
-			}
-			return none
-		}
+		b.strikes = hangsAt(2)
 		path := filepath.Join(t.TempDir(), "x")
 		b.measured(t, path, small(time.Minute, op.KindNorm))
 		if got := read(t, path); got.Failed > 0 || got.Points < 20 {
@@ -512,12 +504,7 @@ func TestALaterPilotThatIsCutOffIsNoFailure(t *testing.T) {
 func TestAPilotThatIsCutOffIsNoEndOfTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := waitingFor(t, "1xbig")
-		b.strikes = func(m moment) fault {
-			if m.visit == 1 && m.batch == 0 {
-				return hangs
-			}
-			return none
-		}
+		b.strikes = hangsAt(1)
 		path := filepath.Join(t.TempDir(), "x")
 		cfg := small(2*time.Minute, op.KindNorm, op.KindGEMM)
 		cfg.Points = 15

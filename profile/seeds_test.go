@@ -53,17 +53,24 @@ func (g gauging) Gauge(ctx context.Context) (float64, error) {
 	return 1 << 20, g.backend.Clock().Sleep(ctx, g.backend.each)
 }
 
-func (b slowGauge) run(t *testing.T, path string, cfg profile.Config) *profile.Past {
+// journalOf opens a recording to go on with, and what it holds so far.
+func journalOf(t *testing.T, path string) (*doc.Journal, *profile.Past) {
 	t.Helper()
 	j, err := doc.OpenJournal(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer j.Close()
 	past, _ := profile.NewPast()
 	if j.Size() > 0 {
 		past = pastOf(t, path)
 	}
+	return j, past
+}
+
+func (b slowGauge) run(t *testing.T, path string, cfg profile.Config) *profile.Past {
+	t.Helper()
+	j, past := journalOf(t, path)
+	defer j.Close()
 	if err := profile.Calibrate(t.Context(), b, cfg, past, j, onwards(t)); err != nil {
 		t.Fatal(err)
 	}

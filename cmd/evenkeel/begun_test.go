@@ -48,20 +48,26 @@ func TestAnEarlyInterruptionSaysThatNothingWasMeasured(t *testing.T) {
 	}
 }
 
+// recordedBy is the recording that a calibration leaves in a folder, and its lines.
+func recordedBy(t *testing.T, args []string, dir string) (path string, lines []string) {
+	t.Helper()
+	if code := run(append(args, "-q"), nil, io.Discard, io.Discard); code != exitDone {
+		t.Fatalf("exit code %d", code)
+	}
+	path = filepath.Join(dir, firstRecording)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path, strings.SplitAfter(string(data), "\n")
+}
+
 // A budget that was up before any law had points is told as that, with the command and the
 // budget that go on; the same command is not told that all is done.
 func TestACalibrationWithoutLawsSaysWhatWouldSuffice(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"calibrate", "--backend", "sim:1xbig", "--budget", "20s", "--out", dir}
-	if code := run(append(args, "-q"), nil, io.Discard, io.Discard); code != exitDone {
-		t.Fatalf("exit code %d", code)
-	}
-	path := filepath.Join(dir, firstRecording)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.SplitAfter(string(data), "\n")
+	path, lines := recordedBy(t, args, dir)
 	end := `{"t":"end","at":"2026-01-01T00:00:20Z","reason":"budget","elapsed_s":20}` + "\n"
 	for _, c := range []struct {
 		points int
@@ -127,15 +133,7 @@ func TestACalibrationThatFailedSaysOfWhat(t *testing.T) {
 func TestACalibrationThatWasCutOffSaysWhatWouldSuffice(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"calibrate", "--backend", "sim:1xbig", "--only", "gemm", "--budget", "20s", "--out", dir}
-	if code := run(append(args, "-q"), nil, io.Discard, io.Discard); code != exitDone {
-		t.Fatalf("exit code %d", code)
-	}
-	path := filepath.Join(dir, firstRecording)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.SplitAfter(string(data), "\n")
+	path, lines := recordedBy(t, args, dir)
 	for _, c := range []struct{ classes, want, command string }{
 		{"cut cut cut", "its budget of 20s was too short: no law can be fitted from ", "to go on: evenkeel calibrate --backend sim:1xbig --only gemm --out " + dir + " --budget "},
 		{"cut cut crashed", "its budget of 20s was too short: no law can be fitted from ", " --budget "},

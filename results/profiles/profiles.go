@@ -96,10 +96,10 @@ func Spelt(given string, models []string) string {
 	return given
 }
 
-// Nearest suggests a known name, as an error ends with it, or nothing: the given one in another spelling; one that goes on
-// where the given one ends, as h100_sxm after h100 and mi300x after mi300; else the longest that the given one goes
-// on from, as a100_sxm for a100_sxm_80gb; else one that differs by no more than a third of
-// its letters.
+// Nearest suggests a known name, as an error ends with it, or nothing: the given one in another
+// spelling; one that goes on where the given one ends, as h100_sxm after h100 and mi300x after
+// mi300; else the longest that the given one goes on from, as a100_sxm for a100_sxm_80gb; else
+// one that differs by no more than a third of its letters.
 func Nearest(given string, names []string) string {
 	name := plain(given)
 	if slices.Contains(names, name) {
