@@ -329,9 +329,11 @@ func (s *Server) await(r *http.Request, e *entry, wait time.Duration) (State, []
 		none = &Problem{"not_found", "step", fmt.Sprintf("%d of job %q: its submission failed; submit it again", e.step, e.job)}
 	case <-timer.C:
 	case <-r.Context().Done():
-		none = errGone
 	case <-s.ctx.Done():
 		none = ended("does not plan this batch any more; with a journal the next one does")
+	}
+	if r.Context().Err() != nil {
+		return "", nil, errGone // its end stops its planner, whose half a plan may be there first
 	}
 	state, data := s.board.look(e)
 	if data != nil {
