@@ -238,8 +238,10 @@ func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
 	if beyond > 0 && l.Curve != nil && l.Group != "" {
 		hi = min(hi, most*max(1, l.steady(s)))
 	}
-	if apart := l.ratiosApart(s); beyond > 0 && apart > 0 {
-		lo, hi = 1/CombineFactors(1/lo, math.Exp(untoldRatio*apart)), CombineFactors(hi, math.Exp(untoldRatio*apart))
+	if beyond > 0 {
+		if untold := l.untold(s); untold > 0 {
+			lo, hi = 1/CombineFactors(1/lo, math.Exp(untold)), CombineFactors(hi, math.Exp(untold))
+		}
 	}
 	return lo, hi
 }

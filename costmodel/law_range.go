@@ -45,7 +45,8 @@ func (l *Law) cellsBeyond(at op.Coords) float64 {
 
 // Beyond is how far a shape lies outside the measured range on its worst axis, in
 // doublings (log2 of the ratio to the nearer end), or by its cells; 0 inside. Query heads that
-// share a KV head as none did that was measured lie outside too (see ratiosApart).
+// share a KV head as none did that was measured lie outside too (see ratiosApart), and unequal
+// lengths where only equal ones were (see lengthsApart).
 func (l *Law) Beyond(s op.Shape) float64 {
 	located, ok := s.(op.Located)
 	if !ok {
@@ -59,7 +60,7 @@ func (l *Law) Beyond(s op.Shape) float64 {
 	if len(l.Range) == batchAxis { // a law without that axis was measured at a batch of one
 		worst = max(worst, at[batchAxis])
 	}
-	apart := l.ratiosApart(s)
+	apart := max(l.ratiosApart(s), l.lengthsApart(s))
 	if l.MaxCells > 0 {
 		apart = max(apart, l.cellsBeyond(at))
 	}

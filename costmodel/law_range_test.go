@@ -53,6 +53,46 @@ func TestShapesOfMoreCellsLieOutside(t *testing.T) {
 	}
 }
 
+// A correction that was learnt from blocks of equal lengths, or of one query head a KV head,
+// tells nothing of others: they lie outside, and the interval says so.
+func TestLengthsAndHeadsThatWereNeverMeasuredTogether(t *testing.T) {
+	core := exampleCore()
+	of := func(axes ...string) *Law {
+		f := &Field{Decay: 3, Step: 0.001, Values: make(NodeValues, 1)}
+		for _, name := range axes {
+			f.Axes = append(f.Axes, FieldAxis{name, []float64{1}})
+		}
+		return &Law{Op: op.KindAttnFwd, Attention: &core, Correction: f, Range: wide(op.KindAttnFwd), Spread: tenPercent}
+	}
+	shape := func(q, kv units.Tokens, qHeads int) op.AttnFwd {
+		return op.AttnFwd{Attention: op.Attention{Mask: op.Full, QLen: q, KVLen: kv, QHeads: qHeads, KVHeads: 8, HeadDim: 128, DType: op.BF16}}
+	}
+	squares, apart := of("q_len", "batch", "q_heads"), of("q_len", "kv_len", "blocks", "gqa")
+	for _, c := range []struct {
+		law            *Law
+		s              op.AttnFwd
+		beyond, untold float64
+	}{
+		{squares, shape(1024, 1024, 8), 0, 0},
+		{squares, shape(1024, 1025, 8), math.Log2(1025. / 1024), 0.12 * math.Log2(1025./1024)},
+		{squares, shape(1024, 4096, 8), 2, 0.24},
+		{squares, shape(4096, 512, 8), 3, 0.36},
+		{squares, shape(1024, 1024, 32), 2, 0.24},
+		{squares, shape(1024, 8192, 128), 4, 0.12 * 5}, // of lengths 3, of heads 4
+		{apart, shape(1024, 4096, 8), 0, 0},
+		{apart, shape(1024, 4096, 16), 1, 0.12},
+	} {
+		e := c.law.Predict(c.s)
+		own := (1 + c.beyond) * math.Log(1.1)
+		if got := math.Log(float64(e.Hi / e.Mid)); math.Abs(c.law.Beyond(c.s)-c.beyond) > 1e-9 || math.Abs(got-math.Hypot(own, c.untold)) > 1e-9 {
+			t.Errorf("%+v: %v doublings beyond, up to exp(%v) times the time, want %v, exp(%v)", c.s, c.law.Beyond(c.s), got, c.beyond, math.Hypot(own, c.untold))
+		}
+		if want := c.beyond > rangeSlack; want != (e.Source == Extrapolated) {
+			t.Errorf("%+v: %s", c.s, e.Source)
+		}
+	}
+}
+
 // No time is shorter than the FLOPs at the peak take, nor does an interval reach below that.
 func TestNoCallBeatsThePeak(t *testing.T) {
 	s := op.GEMM{Pass: op.Forward, M: 8192, N: 8192, K: 8192, DType: op.BF16}
