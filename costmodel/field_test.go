@@ -191,7 +191,7 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 	good := func() *Field {
 		return &Field{
 			Axes: []FieldAxis{{"m", []float64{1, 2, 4}}, {"n", []float64{64, 128}}}, Decay: 3, Step: 0.001,
-			Values: NodeValues{1, 2, 3, 4, 5, 6}, Switches: []Switch{{"m", 1, 2, 0.1}},
+			Values: NodeValues{1, 2, 3, 4, 5, 6}, Switches: []Switch{{"m", 1, 2, 0.1, 0.25}},
 			Unmeasured: []Unmeasured{{"n", []float64{64, 96, 128}, NodeValues{7, 8, 9, 10, 11, 12}}},
 		}
 	}
@@ -207,6 +207,7 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 		"axes[1].nodes[1]: +Inf: want":                                   func(f *Field) { f.Axes[1].Nodes[1] = math.Inf(1) },
 		"axes[1].nodes[0]: NaN: want":                                    func(f *Field) { f.Axes[1].Nodes[0] = math.NaN() },
 		"switches[0]: from 2 to 2, fall 0.1":                             func(f *Field) { f.Switches[0].From = 2 },
+		"switches[0].share: 1.5: want 0 to 1":                            func(f *Field) { f.Switches[0].Share = 1.5 },
 		"switches[0]: from 1 to 2, fall -1":                              func(f *Field) { f.Switches[0].Fall = -1 },
 		"axes: 0: want 1 to 4":                                           func(f *Field) { f.Axes = nil },
 		"axes: 5: want 1 to 4":                                           func(f *Field) { f.Axes = append(f.Axes, f.Axes[0], f.Axes[0], f.Axes[0]) },

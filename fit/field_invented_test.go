@@ -34,7 +34,12 @@ func waves(dev op.DeviceType, a op.Attention) float64 {
 
 // attentionShape is a causal call.
 func attentionShape(qLen, batch, qHeads, kvHeads int) op.AttnFwd {
-	a := op.Attention{Mask: op.Diag, QLen: units.Tokens(qLen), KVLen: units.Tokens(qLen), QHeads: qHeads, KVHeads: kvHeads, HeadDim: 128, DType: op.BF16}
+	return resized(op.Attention{Mask: op.Diag, HeadDim: 128, DType: op.BF16}, qLen, batch, qHeads, kvHeads)
+}
+
+// resized is a call like another, of its own size.
+func resized(a op.Attention, qLen, batch, qHeads, kvHeads int) op.AttnFwd {
+	a.QLen, a.KVLen, a.QHeads, a.KVHeads, a.Batch = units.Tokens(qLen), units.Tokens(qLen), qHeads, kvHeads, 0
 	if batch > 1 {
 		a.Batch = batch
 	}
@@ -116,30 +121,34 @@ type grown struct {
 	to    float64
 }
 
-// growths are shapes that do more than a causal call, one axis at a time: more
-// tokens, more blocks, more heads. The KV heads stay where the query heads are
-// multiplied, and go on dividing these where they are.
-func growths(a op.Attention, rng *rand.Rand, longest, most int) []grown {
+// growths are shapes that do more than a call, one axis at a time: more tokens,
+// more blocks, more heads. The KV heads stay where the query heads are multiplied,
+// and go on dividing these where they are; where mostKV is none they are as many.
+func growths(a op.Attention, rng *rand.Rand, longest, most, mostHeads, mostKV int) []grown {
+	apart := mostKV > 0
 	var all []grown
 	q, b := int(a.QLen), a.Blocks()
 	add := func(axis string, from, to int, s op.AttnFwd) {
 		all = append(all, grown{axis, s, float64(from), float64(to)})
 	}
 	if more := q + 1 + rng.IntN(q); more <= longest {
-		add("q_len", q, more, attentionShape(more, b, a.QHeads, a.KVHeads))
+		add("q_len", q, more, resized(a, more, b, a.QHeads, a.KVHeads))
 	}
 	if q < longest {
-		add("q_len", q, q+1, attentionShape(q+1, b, a.QHeads, a.KVHeads))
+		add("q_len", q, q+1, resized(a, q+1, b, a.QHeads, a.KVHeads))
 	}
 	if more := b + 1 + rng.IntN(b); more <= most {
-		add("batch", b, more, attentionShape(q, more, a.QHeads, a.KVHeads))
+		add("batch", b, more, resized(a, q, more, a.QHeads, a.KVHeads))
+	}
+	if more := a.QHeads + 1 + rng.IntN(a.QHeads); !apart && more <= mostHeads {
+		add("q_heads", a.QHeads, more, resized(a, q, b, more, more))
 	}
 	for _, times := range []int{2, 3} {
-		if more := a.QHeads * times; more <= 64 {
-			add("q_heads", a.QHeads, more, attentionShape(q, b, more, a.KVHeads))
+		if more := a.QHeads * times; apart && more <= mostHeads {
+			add("q_heads", a.QHeads, more, resized(a, q, b, more, a.KVHeads))
 		}
-		if more := a.KVHeads * times; more <= 8 && a.QHeads%more == 0 {
-			add("kv_heads", a.KVHeads, more, attentionShape(q, b, a.QHeads, more))
+		if more := a.KVHeads * times; apart && more <= mostKV && a.QHeads%more == 0 {
+			add("kv_heads", a.KVHeads, more, resized(a, q, b, a.QHeads, more))
 		}
 	}
 	return all
@@ -174,20 +183,29 @@ func stated(law *costmodel.Law, axis string, from, to float64) bool {
 	return slices.ContainsFunc(law.Correction.Switches, func(s costmodel.Switch) bool { return s.Axis == axis && from < s.To && to > s.From })
 }
 
-// attentionFalls tries pairs of random shapes in the hull, of a tile's last token and the next one's
-// first, and of nodes of the correction, outside the stretches on which the law states a change of kernel.
-// Where the core changes its KV splits it may fall too.
-func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, edges, nodes fallen) {
+// attentionFalls tries pairs of random shapes in the hull, all like one, of a tile's last token and
+// the next one's first, and of nodes of the correction, outside the stretches on which the law states
+// a change of kernel. Where the core changes its KV splits it may fall too.
+func attentionFalls(law *costmodel.Law, like op.Attention, n int, seed uint64) (between, edges, nodes fallen) {
 	rng := rand.New(rand.NewPCG(seed, 13))
 	core := law.Attention
 	split := func(s op.Shape) int { return core.Split(s.(op.AttnFwd).Attention) }
 	axes := law.Correction.Axes
+	apart := len(axes) == 4 // KV heads have an axis of their own
 	end := func(a int) int { return int(axes[a].Nodes[len(axes[a].Nodes)-1]) }
-	first := axes[0].Nodes[0]
+	first, fewest, mostHeads, mostKV := axes[0].Nodes[0], int(axes[2].Nodes[0]), min(64, end(2)), 0
+	if apart {
+		mostKV = min(8, end(3))
+	}
 	for range n {
-		kv := 1 + rng.IntN(8)
-		s := attentionShape(int(first*math.Exp2(rng.Float64()*math.Log2(float64(end(0))/first))), 1+rng.IntN(end(1)), min(64, kv*(1+rng.IntN(8))), kv)
-		for _, g := range growths(s.Attention, rng, end(0), end(1)) {
+		heads := fewest + rng.IntN(mostHeads-fewest+1)
+		kv := heads
+		if apart {
+			kv = 1 + rng.IntN(mostKV)
+			heads = min(mostHeads, kv*(1+rng.IntN(8)))
+		}
+		s := resized(like, int(first*math.Exp2(rng.Float64()*math.Log2(float64(end(0))/first))), 1+rng.IntN(end(1)), heads, kv)
+		for _, g := range growths(s.Attention, rng, end(0), end(1), mostHeads, mostKV) {
 			if split(s) == split(g.shape) && !stated(law, g.axis, g.from, g.to) {
 				between.see(law, s, g)
 			}
@@ -195,21 +213,21 @@ func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, edges, nod
 		// At a tile's first token the correction changes at once.
 		if tile := law.Correction.Tile; tile > 0 && s.QLen > units.Tokens(tile) {
 			whole := int(s.QLen) / tile * tile
-			last, first := attentionShape(whole, s.Blocks(), s.QHeads, s.KVHeads), attentionShape(whole+1, s.Blocks(), s.QHeads, s.KVHeads)
+			last, first := resized(like, whole, s.Blocks(), s.QHeads, s.KVHeads), resized(like, whole+1, s.Blocks(), s.QHeads, s.KVHeads)
 			if split(last) == split(first) && !stated(law, "q_len", float64(whole), float64(whole+1)) {
 				edges.see(law, last, grown{"q_len", first, float64(whole), float64(whole + 1)})
 			}
 		}
 	}
 	at := func(k []int) op.AttnFwd {
-		x := make([]int, 4)
+		x := make([]int, len(k))
 		for a := range x {
 			x[a] = int(axes[a].Nodes[k[a]])
 		}
-		return attentionShape(x[0], x[1], x[2], x[3])
+		return resized(like, x[0], x[1], x[2], x[len(x)-1]) // the last are KV heads, or as many
 	}
 	for range n {
-		k := make([]int, 4)
+		k := make([]int, len(axes))
 		for a := range k {
 			k[a] = rng.IntN(len(axes[a].Nodes))
 		}
@@ -223,7 +241,7 @@ func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, edges, nod
 			k[a]--
 			whole := s.QHeads%s.KVHeads == 0 && more.QHeads%more.KVHeads == 0 && more.KVHeads%s.KVHeads == 0
 			step := grown{axes[a].Name, more, axes[a].Nodes[k[a]], axes[a].Nodes[k[a]+1]}
-			if whole && split(s) == split(more) && !stated(law, step.axis, step.from, step.to) {
+			if (whole || !apart) && split(s) == split(more) && !stated(law, step.axis, step.from, step.to) {
 				nodes.see(law, s, step)
 			}
 		}

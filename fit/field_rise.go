@@ -36,14 +36,25 @@ func (l *correction) field(advice *advice) *costmodel.Field {
 	r := &rising{g: g, values: values, steps: make([][]float64, len(g.axes))}
 	weight := l.support()
 	var stated []costmodel.Switch
+	places := make([][]place, len(g.axes))
 	for a, must := range first.rises {
 		if must && len(g.axes[a]) > 1 {
 			r.steps[a] = l.steps(a, core)
-			stated = append(stated, l.changes(a, values, r.steps[a])...)
+			told := make([]bool, len(g.axes[a]))
+			stated = append(stated, l.changes(a, values, r.steps[a], told)...)
 			l.hold(a, r.steps[a])
+			places[a] = l.places(a, told)
 		}
 	}
+	bent := slices.Clone(r.values)
 	r.project(weight)
+	for range tightenings {
+		if !r.tighten(places) {
+			break
+		}
+		copy(r.values, bent)
+		r.project(weight)
+	}
 	f := quantise(l.shape.tile, l.shape.decay, first.axes, g.axes, values)
 	r.lift(f.Values)
 	f.Switches = stated
@@ -102,28 +113,94 @@ func (g *grid) at(node int) []float64 {
 // where the core rises least.
 const betweenNodes = 4
 
+// amid is the number of places in a cell, apart from its sides, that are looked at, with 12 as
+// few fall as with 4.
+const amid = 4
+
+// evenShares spread the places amid three sides of a cell evenly: powers of the root of x^4 = x + 1.
+var evenShares = [...]float64{0.8191725133961645, 0.6710436067037893, 0.5497004779019703}
+
 // steps says, for every node, by how much the correction may fall to the next
 // node along an axis: a safe share of what the core rises where it rises least
 // in between. Its log times at the nodes are known.
 func (l *correction) steps(axis int, core []float64) []float64 {
-	const safe = 0.98
 	g := l.k.grids[0]
-	nodes := g.axes[axis]
 	fall := make([]float64, g.size)
 	for i := range fall {
-		if n := i / g.stride[axis] % len(nodes); n < len(nodes)-1 {
-			least := l.leastRise(axis, g.at(i), nodes[n+1], core[i], core[i+g.stride[axis]])
-			for _, x := range l.beside(axis, i) {
-				first := l.logAt(x)
-				x[axis] = nodes[n+1]
-				last := l.logAt(x)
-				x[axis] = nodes[n]
-				least = min(least, l.leastRise(axis, x, nodes[n+1], first, last))
-			}
-			fall[i] = safe * max(0, least)
+		if n := i / g.stride[axis] % len(g.axes[axis]); n < len(g.axes[axis])-1 {
+			fall[i] = l.mayFall(axis, g.at(i), core[i], core[i+g.stride[axis]])
 		}
 	}
 	return fall
+}
+
+// mayFall is what the correction may fall by from a place to the next node along an axis,
+// where the core's log time is first and last at the ends.
+func (l *correction) mayFall(axis int, x []float64, first, last float64) float64 {
+	const safe = 0.98
+	nodes := l.k.grids[0].axes[axis]
+	n, _ := slices.BinarySearch(nodes, x[axis])
+	return safe * max(0, l.leastRise(axis, x, nodes[n+1], first, last))
+}
+
+// place is where a correction is looked at between its nodes: it falls there along an
+// axis as the edges around it do, weighted.
+type place struct {
+	edges corners // the nodes that they begin at
+	most  float64 // that it may fall by
+}
+
+// places are those to look at beside the edges of an axis, but where a change of kernel is
+// stated.
+func (l *correction) places(axis int, told []bool) (all []place) {
+	g, names := l.k.grids[0], l.shape.lattices[0].axes
+	nodes := g.axes[axis]
+	for i := range g.size {
+		n := i / g.stride[axis] % len(nodes)
+		if n == len(nodes)-1 || told[n] {
+			continue
+		}
+		for _, x := range l.beside(axis, i) {
+			at := l.shape.place(names, shapeAt(l.points[0].Shape, names, x))
+			at[axis] = nodes[n]
+			edges := g.around(at)
+			first := l.logAt(x)
+			x[axis] = nodes[n+1]
+			last := l.logAt(x)
+			x[axis] = nodes[n]
+			all = append(all, place{edges, l.mayFall(axis, x, first, last)})
+		}
+	}
+	return all
+}
+
+// What a correction falls too much by at a place, in log time, to be bent for it, and how
+// often at most it is bent again.
+const (
+	noticedFall = 0.0002
+	tightenings = 5
+)
+
+// tighten takes from what edges may fall by, axis by axis, what they fall too much by at a
+// place, and says whether they do at any.
+func (r *rising) tighten(places [][]place) (any bool) {
+	for a, of := range places {
+		for _, p := range of {
+			stride, falls := r.g.stride[a], 0.0
+			for j, e := range p.edges.at {
+				falls += p.edges.weight[j] * (r.values[e] - r.values[int(e)+stride])
+			}
+			over := falls - p.most
+			if over < noticedFall {
+				continue
+			}
+			any = true
+			for _, e := range p.edges.at {
+				r.steps[a][e] = max(0, min(r.steps[a][e], r.values[e]-r.values[int(e)+stride]-over))
+			}
+		}
+	}
+	return any
 }
 
 // logAt is the core's log time at a place of the first lattice.
@@ -131,51 +208,60 @@ func (l *correction) logAt(x []float64) float64 {
 	return math.Log(l.core(shapeAt(l.points[0].Shape, l.shape.lattices[0].axes, x)))
 }
 
-// beside are the places besides its node from which an edge of the lattice is
-// looked at: for KV heads, lengths just above the node and in the cells beside
-// it, since a kernel that packs query heads into its tiles jumps there.
+// beside are places in the cells that begin at a node, apart from the edge along an axis:
+// between the ends of each side, and some amid them all.
 func (l *correction) beside(axis, node int) (all [][]float64) {
 	g, names := l.k.grids[0], l.shape.lattices[0].axes
-	if names[axis] != "kv_heads" || names[0] != "q_len" {
-		return nil
+	at := g.at(node)
+	var sides []int
+	for b, nodes := range g.axes {
+		k := node / g.stride[b] % len(nodes)
+		if b == axis || k == len(nodes)-1 {
+			continue
+		}
+		sides = append(sides, b)
+		for _, v := range l.inside(names[b], nodes[k], nodes[k+1]) {
+			x := slices.Clone(at)
+			x[b] = v
+			all = append(all, x)
+		}
 	}
-	lengths := g.axes[0]
-	n := node / g.stride[0]
-	look := func(q float64) {
-		x := g.at(node)
-		x[0] = q
+	for n := 1; n <= amid && len(sides) > 1; n++ {
+		x := slices.Clone(at)
+		for j, b := range sides {
+			k := node / g.stride[b] % len(g.axes[b])
+			_, u := math.Modf(float64(n) * evenShares[j])
+			x[b] += u * (g.axes[b][k+1] - g.axes[b][k])
+		}
 		all = append(all, x)
 	}
-	look(math.Log2(math.Exp2(lengths[n]) + 1))
-	if n > 0 {
-		look(math.Log2(math.Exp2(lengths[n-1]) + 1))
-		look((lengths[n-1] + lengths[n]) / 2)
+	return all
+}
+
+// inside are places between two nodes of an axis that a shape can have: beside either, where the
+// core may step up at the node itself, and halfway.
+func (l *correction) inside(name string, from, to float64) (all []float64) {
+	first, last := math.Round(math.Exp2(from)), math.Round(math.Exp2(to))
+	before := last - 1
+	if l.shape.tile > 0 && costmodel.InTiles(name) {
+		before = last - float64(l.shape.tile) + 1 // the first in the tile that the node ends
 	}
-	if n+1 < len(lengths) {
-		look((lengths[n] + lengths[n+1]) / 2)
+	for _, v := range []float64{first + 1, math.Round(math.Exp2((from + to) / 2)), before} {
+		if v > first && v < last && !slices.Contains(all, math.Log2(v)) {
+			all = append(all, math.Log2(v))
+		}
 	}
 	return all
 }
 
 // leastRise is by how much the core rises, in log time, from a place to the
 // coordinate `to` of an axis, were it to rise everywhere as it does on the piece
-// of the way on which it rises least. It is first and last at the ends. It moves x.
+// of the way on which it rises least. It is first and last at the ends.
 func (l *correction) leastRise(axis int, x []float64, to, first, last float64) float64 {
-	names := l.shape.lattices[0].axes
 	from := x[axis]
 	least, before, at := math.Inf(1), first, from
-	pieces := betweenNodes
-	if names[axis] == "q_heads" || names[axis] == "kv_heads" {
-		pieces = 1 // in between, query heads do not divide among the KV heads
-	}
-	for k := 1; k <= pieces; k++ {
-		next, now := to, last
-		if k < pieces {
-			next = l.shape.whole(names[axis], from+(to-from)*float64(k)/float64(pieces))
-		}
-		if next <= at || next > to {
-			continue
-		}
+	for _, next := range append(l.onTheWay(axis, x, to), to) {
+		now := last
 		if next < to {
 			x[axis] = next
 			now = l.logAt(x)
@@ -183,6 +269,7 @@ func (l *correction) leastRise(axis int, x []float64, to, first, last float64) f
 		least = min(least, (now-before)/(next-at))
 		before, at = now, next
 	}
+	x[axis] = from
 	if least < 0 {
 		// The core itself falls in between, where it splits keys among
 		// more units: the ends are all there is to hold on to.
@@ -191,16 +278,41 @@ func (l *correction) leastRise(axis int, x []float64, to, first, last float64) f
 	return least * (to - from)
 }
 
+// onTheWay are the places on the way from x along an axis at which the core is looked at: in
+// even pieces; of heads where query heads divide among the KV heads.
+func (l *correction) onTheWay(axis int, x []float64, to float64) (all []float64) {
+	names, from := l.shape.lattices[0].axes, x[axis]
+	heads := func(name string) (int, bool) {
+		if b := slices.Index(names, name); b >= 0 {
+			return int(math.Round(math.Exp2(x[b]))), true
+		}
+		return 0, false
+	}
+	kv, apart := heads("kv_heads")
+	q, _ := heads("q_heads")
+	for k := 1; k < betweenNodes; k++ {
+		next := l.shape.whole(names[axis], from+(to-from)*float64(k)/betweenNodes)
+		switch v := int(math.Round(math.Exp2(next))); {
+		case apart && names[axis] == "q_heads" && v%kv != 0, apart && names[axis] == "kv_heads" && q%v != 0:
+			continue
+		}
+		if next > from && next < to && (len(all) == 0 || next > all[len(all)-1]) {
+			all = append(all, next)
+		}
+	}
+	return all
+}
+
 // changes finds the edges along an axis on which the learnt time falls,
 // between the nodes or from one to the next, by more than noise would let it,
 // lets it fall there, and says so.
-func (l *correction) changes(axis int, values, fall []float64) []costmodel.Switch {
+func (l *correction) changes(axis int, values, fall []float64, told []bool) []costmodel.Switch {
 	if l.shape.switches == 0 {
 		return nil
 	}
 	g := l.k.grids[0]
 	nodes := g.axes[axis]
-	most := make([]float64, len(nodes))
+	most, lines := make([]float64, len(nodes)), make([]int, len(nodes))
 	for i := range values {
 		n := i / g.stride[axis] % len(nodes)
 		if n == len(nodes)-1 {
@@ -208,17 +320,22 @@ func (l *correction) changes(axis int, values, fall []float64) []costmodel.Switc
 		}
 		falls := values[i] - values[i+g.stride[axis]]
 		if over := falls - fall[i]; over > l.shape.switches {
-			fall[i], most[n] = falls, max(most[n], over)
+			fall[i], most[n], told[n] = falls, max(most[n], over), true
+			lines[n]++
 		}
 	}
 	var stated []costmodel.Switch
 	for n, over := range most {
 		if over > 0 {
-			stated = append(stated, costmodel.Switch{Axis: l.shape.lattices[0].axes[axis], From: natural(nodes[n]), To: natural(nodes[n+1]), Fall: over})
+			share := float64(lines[n]) * float64(len(nodes)) / float64(g.size)
+			stated = append(stated, costmodel.Switch{Axis: l.shape.lattices[0].axes[axis], From: natural(nodes[n]), To: natural(nodes[n+1]), Fall: roundedUp(over, 1e3), Share: roundedUp(share, 1e4)})
 		}
 	}
 	return stated
 }
+
+// roundedUp is the least whole part, 1/parts, that is no less.
+func roundedUp(x, parts float64) float64 { return math.Ceil(x*parts-1e-9) / parts }
 
 // whole is the nearest place on an axis, in octaves, that a shape can have:
 // what comes in tiles is beyond one in whole ones, everything else is a whole number.
