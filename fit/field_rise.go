@@ -49,7 +49,7 @@ func (l *correction) field(advice *advice) *costmodel.Field {
 	bent := slices.Clone(r.values)
 	r.project(weight)
 	for range tightenings {
-		if !r.tighten(places) {
+		if !r.tighten(places, l.most) {
 			break
 		}
 		copy(r.values, bent)
@@ -113,9 +113,13 @@ func (g *grid) at(node int) []float64 {
 // where the core rises least.
 const betweenNodes = 4
 
-// amid is the number of places in a cell, apart from its sides, that are looked at, with 12 as
-// few fall as with 4.
-const amid = 4
+// amid is the number of places in a cell, apart from its sides, that are looked at: with 12 as
+// many laws fall as with 4. Of a lattice of more than cellsLookedAt some cells are left out; those of
+// others' tables have up to 35,000.
+const (
+	amid          = 4
+	cellsLookedAt = 1 << 16
+)
 
 // evenShares spread the places amid three sides of a cell evenly: powers of the root of x^4 = x + 1.
 var evenShares = [...]float64{0.8191725133961645, 0.6710436067037893, 0.5497004779019703}
@@ -146,8 +150,9 @@ func (l *correction) mayFall(axis int, x []float64, first, last float64) float64
 // place is where a correction is looked at between its nodes: it falls there along an
 // axis as the edges around it do, weighted.
 type place struct {
-	edges corners // the nodes that they begin at
-	most  float64 // that it may fall by
+	x     []float64 // at a node of the axis
+	edges corners   // the nodes that they begin at
+	most  float64   // that it may fall by; NaN before that was asked
 }
 
 // places are those to look at beside the edges of an axis, but where a change of kernel is
@@ -157,22 +162,32 @@ func (l *correction) places(axis int, told []bool) (all []place) {
 	nodes := g.axes[axis]
 	for i := range g.size {
 		n := i / g.stride[axis] % len(nodes)
-		if n == len(nodes)-1 || told[n] {
+		if n == len(nodes)-1 || told[n] || !oneIn(i, 1+(g.size-1)/cellsLookedAt) {
 			continue
 		}
 		for _, x := range l.beside(axis, i) {
 			at := l.shape.place(names, shapeAt(l.points[0].Shape, names, x))
 			at[axis] = nodes[n]
-			edges := g.around(at)
-			first := l.logAt(x)
-			x[axis] = nodes[n+1]
-			last := l.logAt(x)
-			x[axis] = nodes[n]
-			all = append(all, place{edges, l.mayFall(axis, x, first, last)})
+			all = append(all, place{x, g.around(at), math.NaN()})
 		}
 	}
 	return all
 }
+
+// most is what the correction may fall by at a place.
+func (l *correction) most(axis int, x []float64) float64 {
+	nodes := l.k.grids[0].axes[axis]
+	from := x[axis]
+	n, _ := slices.BinarySearch(nodes, from)
+	first := l.logAt(x)
+	x[axis] = nodes[n+1]
+	last := l.logAt(x)
+	x[axis] = from
+	return l.mayFall(axis, x, first, last)
+}
+
+// oneIn says whether a node is one of those kept, one in so many, scattered over all axes.
+func oneIn(node, one int) bool { return uint32(node)*2654435761>>16%uint32(one) == 0 }
 
 // What a correction falls too much by at a place, in log time, to be bent for it, and how
 // often at most it is bent again.
@@ -182,25 +197,32 @@ const (
 )
 
 // tighten takes from what edges may fall by, axis by axis, what they fall too much by at a
-// place, and says whether they do at any.
-func (r *rising) tighten(places [][]place) (any bool) {
+// place, and says whether they do at any. Few places fall at all, so that only there is
+// looked at the core: with all looked at a fit took 21 % longer, and takes 12.
+func (r *rising) tighten(places [][]place, most func(axis int, x []float64) float64) (fell bool) {
 	for a, of := range places {
-		for _, p := range of {
-			stride, falls := r.g.stride[a], 0.0
+		for k := range of {
+			p, stride, falls := &of[k], r.g.stride[a], 0.0
 			for j, e := range p.edges.at {
 				falls += p.edges.weight[j] * (r.values[e] - r.values[int(e)+stride])
+			}
+			if falls < noticedFall {
+				continue
+			}
+			if math.IsNaN(p.most) {
+				p.most = most(a, p.x)
 			}
 			over := falls - p.most
 			if over < noticedFall {
 				continue
 			}
-			any = true
+			fell = true
 			for _, e := range p.edges.at {
 				r.steps[a][e] = max(0, min(r.steps[a][e], r.values[e]-r.values[int(e)+stride]-over))
 			}
 		}
 	}
-	return any
+	return fell
 }
 
 // logAt is the core's log time at a place of the first lattice.

@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -107,5 +108,25 @@ func TestLawsOfRecordingsRise(t *testing.T) {
 			noneFall(t, all[0].name, edges)
 		}
 		c.most.check(t, all[0].name, between, nodes)
+	}
+}
+
+// Of a lattice too large to look at all its cells, a share is looked at on every line.
+func TestSomeCellsOfALargeLatticeAreLookedAt(t *testing.T) {
+	const size, stride = 1 << 18, 64
+	all, column := 0, 0
+	for i := range size {
+		if !oneIn(i, 1) {
+			t.Fatalf("node %d is left out where none has to be", i)
+		}
+		if oneIn(i, 4) {
+			all++
+			if i%stride == 5 {
+				column++
+			}
+		}
+	}
+	if share, of := float64(all)/size, float64(column)*stride/size; math.Abs(share-0.25) > 0.01 || math.Abs(of-0.25) > 0.05 {
+		t.Errorf("%.3f of all nodes, %.3f of a column, want 0.25", share, of)
 	}
 }
