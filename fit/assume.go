@@ -24,7 +24,7 @@ const (
 	aWidth = costmodel.NarrowSpread
 	// aProportion is of one head width from another in the proportion that both have under
 	// the other mask. Of four kernels on an H200 the proportion on full blocks was within
-	// 1.11 of that on causal ones in nine of ten shapes, from 2,048 tokens and 4 heads on;
+	// 1.10 of that on causal ones in nine of ten shapes, from 2,048 tokens and 4 heads on;
 	// as much again is for other GPU types.
 	aProportion = 1.25
 	// aMask is of a backward kernel from its forward on one mask beside the same on the

@@ -97,7 +97,7 @@ func TestWidthsKeepTheirProportion(t *testing.T) {
 		}
 	}
 	slices.Sort(logs)
-	if got := math.Exp(logs[len(logs)*9/10]); math.Abs(got-1.11) > 0.01 || got*got > aProportion {
+	if got := math.Exp(logs[len(logs)*9/10]); math.Abs(got-1.10) > 0.01 || got*got > aProportion {
 		t.Errorf("nine of ten of %d are within a factor of %v, assumed %v", len(logs), got, aProportion)
 	}
 }
