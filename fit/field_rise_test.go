@@ -67,7 +67,9 @@ func TestGEMMLawsRise(t *testing.T) {
 	law := mustCorrect(t, coreDevice(), inventedGEMM(coreDevice(), 1000, 1))
 	between, nodes := gemmFalls(law, 8000, 1)
 	mostFalls{share: 0.05, fall: 0.001}.check(t, "invented gemm", between, nodes)
-	if !slices.ContainsFunc(law.Correction.Switches, func(s costmodel.Switch) bool { return s.Axis == "m" && s.From <= 1024 && s.To > 1024 && s.Fall > 0.1 }) {
+	if !slices.ContainsFunc(law.Correction.Switches, func(s costmodel.Switch) bool {
+		return s.Axis == "m" && s.From <= 1024 && s.To > 1024 && s.Fall > 0.1 && s.Share > 0.3 && s.Share <= 1
+	}) {
 		t.Errorf("beyond 1,024 rows the kernel is a fifth faster; stated is %+v", law.Correction.Switches)
 	}
 }
