@@ -40,8 +40,8 @@ func (l *correction) field(advice *advice) *costmodel.Field {
 	for a, must := range first.rises {
 		if must && len(g.axes[a]) > 1 {
 			r.steps[a] = l.steps(a, core)
-			told := make([]bool, len(g.axes[a]))
-			stated = append(stated, l.changes(a, values, r.steps[a], told)...)
+			switches, told := l.changes(a, values, r.steps[a])
+			stated = append(stated, switches...)
 			l.hold(a, r.steps[a])
 			places[a] = l.places(a, told)
 		}
@@ -129,22 +129,21 @@ var evenShares = [...]float64{0.8191725133961645, 0.6710436067037893, 0.54970047
 // in between. Its log times at the nodes are known.
 func (l *correction) steps(axis int, core []float64) []float64 {
 	g := l.k.grids[0]
+	nodes := g.axes[axis]
 	fall := make([]float64, g.size)
 	for i := range fall {
-		if n := i / g.stride[axis] % len(g.axes[axis]); n < len(g.axes[axis])-1 {
-			fall[i] = l.mayFall(axis, g.at(i), core[i], core[i+g.stride[axis]])
+		if n := i / g.stride[axis] % len(nodes); n < len(nodes)-1 {
+			fall[i] = l.mayFall(axis, g.at(i), nodes[n+1], core[i], core[i+g.stride[axis]])
 		}
 	}
 	return fall
 }
 
-// mayFall is what the correction may fall by from a place to the next node along an axis,
+// mayFall is what the correction may fall by from a place to the coordinate `to` of an axis,
 // where the core's log time is first and last at the ends.
-func (l *correction) mayFall(axis int, x []float64, first, last float64) float64 {
+func (l *correction) mayFall(axis int, x []float64, to, first, last float64) float64 {
 	const safe = 0.98
-	nodes := l.k.grids[0].axes[axis]
-	n, _ := slices.BinarySearch(nodes, x[axis])
-	return safe * max(0, l.leastRise(axis, x, nodes[n+1], first, last))
+	return safe * max(0, l.leastRise(axis, x, to, first, last))
 }
 
 // place is where a correction is looked at between its nodes: it falls there along an
@@ -176,14 +175,13 @@ func (l *correction) places(axis int, told []bool) (all []place) {
 
 // most is what the correction may fall by at a place.
 func (l *correction) most(axis int, x []float64) float64 {
-	nodes := l.k.grids[0].axes[axis]
-	from := x[axis]
+	nodes, from := l.k.grids[0].axes[axis], x[axis]
 	n, _ := slices.BinarySearch(nodes, from)
-	first := l.logAt(x)
-	x[axis] = nodes[n+1]
+	first, to := l.logAt(x), nodes[n+1]
+	x[axis] = to
 	last := l.logAt(x)
 	x[axis] = from
-	return l.mayFall(axis, x, first, last)
+	return l.mayFall(axis, x, to, first, last)
 }
 
 // oneIn says whether a node is one of those kept, one in so many, scattered over all axes.
@@ -327,13 +325,15 @@ func (l *correction) onTheWay(axis int, x []float64, to float64) (all []float64)
 
 // changes finds the edges along an axis on which the learnt time falls,
 // between the nodes or from one to the next, by more than noise would let it,
-// lets it fall there, and says so.
-func (l *correction) changes(axis int, values, fall []float64, told []bool) []costmodel.Switch {
-	if l.shape.switches == 0 {
-		return nil
-	}
+// lets it fall there, and says so: told has for every node of the axis whether a
+// switch begins there.
+func (l *correction) changes(axis int, values, fall []float64) (stated []costmodel.Switch, told []bool) {
 	g := l.k.grids[0]
 	nodes := g.axes[axis]
+	told = make([]bool, len(nodes))
+	if l.shape.switches == 0 {
+		return nil, told
+	}
 	most, lines := make([]float64, len(nodes)), make([]int, len(nodes))
 	for i := range values {
 		n := i / g.stride[axis] % len(nodes)
@@ -346,14 +346,13 @@ func (l *correction) changes(axis int, values, fall []float64, told []bool) []co
 			lines[n]++
 		}
 	}
-	var stated []costmodel.Switch
 	for n, over := range most {
-		if over > 0 {
+		if told[n] {
 			share := float64(lines[n]) * float64(len(nodes)) / float64(g.size)
 			stated = append(stated, costmodel.Switch{Axis: l.shape.lattices[0].axes[axis], From: natural(nodes[n]), To: natural(nodes[n+1]), Fall: roundedUp(over, 1e3), Share: roundedUp(share, 1e4)})
 		}
 	}
-	return stated
+	return stated, told
 }
 
 // roundedUp is the least whole part, 1/parts, that is no less.
