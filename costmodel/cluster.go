@@ -27,8 +27,7 @@ const MaxRanks = 1 << 16
 type Cluster struct {
 	Nodes   []Node `json:"nodes"`
 	Network string `json:"network,omitempty"` // link class between nodes
-	// Links are classes at their datasheet's rate, which need no measured law:
-	// see AssumeLinks.
+	// Links are classes at their datasheet's rate, which need no measured law.
 	Links []Link `json:"links,omitempty"`
 }
 

@@ -17,7 +17,7 @@ import (
 type Link struct {
 	Name    string          `json:"name"`
 	Rate    units.BytesPerS `json:"bytes_per_s"`        // of a device's port, or of a network card, in one direction
-	Latency units.Seconds   `json:"latency_s,omitzero"` // of one hop; 0 is BusLatency in a node and NetLatency between nodes
+	Latency units.Seconds   `json:"latency_s,omitzero"` // of one hop; 0 is 8e-6 in a node and 12e-6 between nodes
 }
 
 // Limits of what a cluster may state of a link: they catch a rate in GB/s and a

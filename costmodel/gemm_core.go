@@ -67,7 +67,7 @@ type GEMMTile struct {
 	Rows  float64 `json:"rows"`
 	Cols  float64 `json:"cols"`
 	Rate  float64 `json:"rate"`  // time of its arithmetic over that at PerS
-	Crowd float64 `json:"crowd"` // factor on GEMMCore.Crowd
+	Crowd float64 `json:"crowd"` // factor on crowd_waves
 }
 
 // GEMMPlan is the tile and split that the core assumes a library chooses for a shape.

@@ -130,7 +130,8 @@ type Step struct {
 	Warnings []string   `json:"warnings,omitempty"`
 	// Contention is how much longer the step would take if, on devices where nobody
 	// measured it, communication slowed down simultaneous computing by as much as the
-	// worst published case. Time.Mid assumes no slow-down there; Time.Hi includes this.
+	// worst published case. The predicted time assumes no slow-down there; the upper end of its interval
+	// includes this.
 	Contention units.Seconds `json:"contention_s,omitzero"`
 
 	Timeline []Span `json:"-"` // filled only on request
@@ -183,7 +184,7 @@ type Memory struct {
 	Activations units.Bytes `json:"activations_bytes"` // kept for the backward pass
 	Transient   units.Bytes `json:"transient_bytes"`   // on top in the fullest phase of the last layer's backward pass, less what is free again by then
 	Logits      units.Bytes `json:"logits_bytes"`      // one loss chunk
-	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device, less its measured reserve and Job.MemoryReserve
+	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device, less its measured reserve and the reserve that the job asks for
 	// LayerToken is the measured memory per token and layer that Activations were computed
 	// from; 0 where they come from the formula.
 	LayerToken units.Bytes `json:"layer_token_bytes,omitzero"`

@@ -11,12 +11,13 @@ import (
 // Law predicts the time of one op, of one variant (data type, mask and so on), on one
 // device type or in one group of devices. For a call of shape s it is
 //
-//	t(s) = max(Scale body(s) exp(Correction(s)), Port.Least(s), FLOPs(s)/Peak)   seconds
+//	t(s) = max(Scale body(s) exp(Correction(s)), least(s), FLOPs(s)/Peak)   seconds
 //
-// and inside a tile of attention forward at least what it is at the end of the tile before
-// (tilesBefore). The body is exactly one of Linear, Curve, Attention and GEMM. The true time lies
-// within a 90 % interval around t: from t exp(-h) to t exp(h) where a half width h is known shape
-// by shape (Width, or the half widths of Curve), otherwise from t Spread.Lo to t Spread.Hi.
+// where least(s) is what Port allows, and inside a tile of attention forward at least what it
+// is at the end of the tile before (tilesBefore). The body is exactly one of Linear, Curve,
+// Attention and GEMM. The true time lies within a 90 % interval around t: from t exp(-h) to
+// t exp(h) where a half width h is known shape by shape (Width, or the half widths of Curve),
+// otherwise from t times the low end of Spread to t times its high end.
 type Law struct {
 	Op      op.Kind    `json:"op"`
 	Variant op.Variant `json:"variant,omitzero"`
@@ -43,7 +44,7 @@ type Law struct {
 	Correction *Field `json:"correction,omitempty"`
 
 	// Range is the least and the greatest value that was measured on each axis of the
-	// shape (op.Coords), in the order of the axes. Outside it a prediction is marked
+	// shape, in the order of the axes. Outside it a prediction is marked
 	// Extrapolated.
 	Range []AxisRange `json:"range"`
 	// MaxCells is the most Cells of a shape that was measured; 0 where that is not known, and of
@@ -60,7 +61,7 @@ type Law struct {
 	// widths (in log time) are multiplied by 1 + Widen d. 0 (absent) means 1.
 	Widen float64 `json:"widen_per_doubling,omitzero"`
 	// Port, if not nil, is the peak rate at which a rank of the group can send. It bounds
-	// a collective's time from below by bytes over rate (op.Port.Least).
+	// a collective's time from below by bytes over rate.
 	Port *op.Port `json:"port,omitempty"`
 	// Peak, if not 0, is a rate of arithmetic that the device does not exceed. It bounds a
 	// compute op's time from below by its FLOPs over that.

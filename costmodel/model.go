@@ -25,7 +25,7 @@ type Model struct {
 	// GatedMLP: gate, up and down projections; without, only up and down.
 	GatedMLP bool `json:"gated_mlp"`
 	// Activation of the MLP (silu, gelu, relu) where it is not the one that was
-	// measured: silu with a gate, gelu without. See ChargedAs.
+	// measured: silu with a gate, gelu without.
 	Activation string `json:"activation,omitzero"`
 	QKVBias    bool   `json:"qkv_bias,omitzero"`
 	OutBias    bool   `json:"out_bias,omitzero"` // of the attention's output projection

@@ -22,16 +22,16 @@ type Schedule struct {
 	// sequence keeps its tokens behind all others' tokens. Without it blocks are sent whole,
 	// as ring attention does today.
 	KeepTail bool `json:"keep_tail,omitzero"`
-	// HeadChunks is the number of chunks, 2 to MaxHeadChunks, in which the ranks of a single
+	// HeadChunks is the number of chunks, 2 to 4 (MaxHeadChunks), in which the ranks of a single
 	// all-to-all group compute their heads one chunk after the other; 0 is all at once. The
 	// all-to-alls of one chunk then overlap with the attention of another.
 	HeadChunks int `json:"head_chunks,omitzero"`
 	// TwoBatch says that micro-batches go through the layers in pairs, both under this
-	// schedule, so that one computes during the all-to-alls of the other (see
-	// layerRun.inTwos). The last one of an odd number goes alone.
+	// schedule, so that one computes during the all-to-alls of the other.
+	// The last one of an odd number goes alone.
 	TwoBatch bool `json:"two_batch_overlap,omitzero"`
 	// WeaveForward and WeaveBackward say of a pass that the rings of the two take turns step
-	// by step, where they would go one after the other (see layerRun.weave). They are for
+	// by step, where they would go one after the other. They are for
 	// layouts with TwoBatch and several groups.
 	WeaveForward  bool `json:"weave_forward,omitzero"`
 	WeaveBackward bool `json:"weave_backward,omitzero"`

@@ -21,8 +21,8 @@ import (
 type TrainingFact struct {
 	Device    string  `json:"device"`
 	Layers    float64 `json:"layers"`    // attention, products, and what is done element by element
-	Loss      float64 `json:"loss"`      // the cross-entropy of a chunk of logits (op.KindCEChunk)
-	Optimizer float64 `json:"optimizer"` // op.KindAdamW
+	Loss      float64 `json:"loss"`      // the cross-entropy of a chunk of logits
+	Optimizer float64 `json:"optimizer"` // the update of the parameters (AdamW)
 	Steps     int     `json:"steps"`     // measured, of different models, lengths or recomputation; 0 where assumed
 	// Ratio is the half width of the 90 % interval of a step's time that the ratios leave, as
 	// a factor above 1: by how much steps were off what the ratios of the others made of them.

@@ -63,7 +63,7 @@ type StratumLimit struct {
 	ID      string             `json:"id"`
 	Family  Family             `json:"family,omitzero"`
 	Ops     []op.Kind          `json:"ops,omitempty"`
-	Bands   []string           `json:"bands,omitempty"` // names of BandsOf
+	Bands   []string           `json:"bands,omitempty"` // sizes of shapes, such as "<4k"
 	On      []string           `json:"on,omitempty"`    // names of devices or groups; * is a wildcard
 	Links   []string           `json:"links,omitempty"` // link classes of groups; * is a wildcard
 	Nodes   Reach              `json:"nodes,omitzero"`

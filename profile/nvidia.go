@@ -22,7 +22,7 @@ type NVIDIADevice struct {
 	Compute string      `json:"compute_capability,omitzero"` // "9.0"
 	Cores   int         `json:"cuda_cores,omitzero"`
 	// SMs is the number of multiprocessors: Cores over the cores that one has at
-	// this compute capability, see MultiprocessorsOf; absent where either is unknown.
+	// this compute capability; absent where either is unknown.
 	SMs int `json:"multiprocessors,omitzero"`
 
 	SMClock        float64 `json:"sm_clock_hz,omitzero"` // now; an idle GPU clocks down

@@ -126,7 +126,7 @@ type Schedule struct {
 	Once     []Spot    `json:"once,omitempty"`
 	Peers    []Peer    `json:"peers,omitempty"`
 	Families []Piloted `json:"families,omitempty"`    // only of a calibration with a Chooser
-	Limit    int       `json:"points_a_law,omitzero"` // Config.Points, if it was set
+	Limit    int       `json:"points_a_law,omitzero"` // --points of calibrate, if it was given
 }
 
 // Piloted is what the pilot found of one family of shapes. Candidates are drawn by it.
@@ -144,7 +144,7 @@ type Piloted struct {
 
 // Peer is a point of the schedule that is also measured at another place.
 type Peer struct {
-	Point int    `json:"point"` // index into Schedule.Points
+	Point int    `json:"point"` // index into the points of the schedule
 	Place string `json:"place"`
 }
 
@@ -188,7 +188,7 @@ func (s *Spot) decode() error {
 // Point is the result of one visit of a point: its samples, or the failure.
 type Point struct {
 	T string `json:"t"` // "point" for the first visit, "again" for the second, "canary" or "peer"
-	// Key is that of the line's place, op and shape under the fingerprint of the header (Spot.Key).
+	// Key is that of the line's place, op and shape under the fingerprint of the header.
 	Key string `json:"key"`
 	Spot
 	Place     string      `json:"place,omitempty"` // of a peer; else empty for the first place

@@ -12,15 +12,15 @@ const PlanSchema = "evenkeel.plan/v2"
 
 // Plan is the document that evenkeel solve writes: which rank owns which tokens and
 // heads, the predicted step, how far the step can be from optimal, and how all other
-// strategies compare. Header.Inputs names the profile by its hash; the caller that read
-// the files fills in the header.
+// strategies compare. The inputs in its header name the profile by its hash;
+// the caller that read the files fills in the header.
 type Plan struct {
 	doc.Header
 	Simulated bool          `json:"simulated"` // from a profile that was made on a simulated backend
 	Job       costmodel.Job `json:"job"`
 	Strategy  string        `json:"strategy"` // whose layout this is
 	Ranks     []PlanRank    `json:"ranks"`    // by rank
-	// Taken says that the caller chose the strategy (Problem.Take) and that it is not the
+	// Taken says that the caller chose the strategy (--take) and that it is not the
 	// one that would be recommended: it is slower, or its gain over the strongest baseline is
 	// within the cost model's error.
 	Taken  bool              `json:"taken,omitzero"`
@@ -34,7 +34,7 @@ type Plan struct {
 	Gap float64 `json:"gap"`
 	// SideBySide is the step time of sequences in parallel; nil where it was not asked for.
 	SideBySide *SideBySide `json:"side_by_side,omitempty"`
-	// Settings are those that were left open (see SolveSettings), with the chosen one, whose
+	// Settings are those that were left open (--zero auto, --recompute auto), with the chosen one, whose
 	// values Job has; empty where none was.
 	Settings []Setting   `json:"settings,omitempty"`
 	Compared []Candidate `json:"considered"`
@@ -57,7 +57,7 @@ type PlanRank struct {
 	Node     string              `json:"node"`
 	Tokens   units.Tokens        `json:"tokens"`
 	Segments []costmodel.Segment `json:"segments"`     // of global positions, rising
-	Group    int                 `json:"group"`        // index into Plan.Groups; -1 for a rank without work
+	Group    int                 `json:"group"`        // index into the groups of the plan; -1 for a rank without work
 	FirstQ   int                 `json:"first_q_head"` // the rank computes query heads FirstQ to FirstQ + QHeads - 1
 	QHeads   int                 `json:"q_heads"`
 	KVHeads  int                 `json:"kv_heads"` // KV heads that these need
@@ -78,7 +78,7 @@ type Candidate struct {
 	// either does not fit.
 	Speedup float64 `json:"speedup_vs_baseline"`
 	// GainError is the error of the time gained over the strongest baseline, or lost to it:
-	// half the 90 % interval, on the side of no difference (costmodel.GainError). 0 without
+	// half the 90 % interval, on the side of no difference. 0 without
 	// a baseline.
 	GainError units.Seconds `json:"gain_error_s"`
 	// Busy, Exposed and Idle are averages over all ranks of the cluster: time computing,

@@ -30,7 +30,7 @@ type Setting struct {
 	Baseline units.Seconds      `json:"baseline_s,omitzero"`
 	Peak     units.Bytes        `json:"peak_memory_bytes,omitzero"`
 	// GainError is the error of what the chosen setting gains over this one: half the 90 %
-	// interval, on the side of no difference (costmodel.GainError).
+	// interval, on the side of no difference.
 	GainError units.Seconds `json:"gain_error_s,omitzero"`
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -9,10 +10,11 @@ import (
 	"os"
 	"path"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
@@ -182,12 +184,9 @@ func (s *schemas) named(name string) string {
 // fields are the rows of a struct's table, those of embedded ones in their place.
 func (s *schemas) fields(b *strings.Builder, name string) {
 	d := s.find(name)
-	for _, f := range d.spec.Type.(*ast.StructType).Fields.List {
-		tag := ""
-		if f.Tag != nil {
-			tag = reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json")
-		}
-		key, options, _ := strings.Cut(tag, ",")
+	list := d.spec.Type.(*ast.StructType).Fields.List
+	for _, f := range list {
+		key, options, _ := strings.Cut(tagOf(f), ",")
 		if len(f.Names) == 0 && key == "" {
 			if inner := s.embedded(d, f.Type); inner != "" {
 				s.fields(b, inner)
@@ -197,9 +196,9 @@ func (s *schemas) fields(b *strings.Builder, name string) {
 		if key == "" || key == "-" {
 			continue
 		}
-		said := oneLine(f.Doc)
-		if said == "" {
-			said = oneLine(f.Comment)
+		said := byKeys(oneLine(cmp.Or(f.Doc, f.Comment)), f, list)
+		if code := goSpoken.FindString(said); code != "" {
+			s.t.Errorf("%s, %s: %q is Go's name of it: readers of documents know keys and flags", name, key, code)
 		}
 		optional := ""
 		if strings.Contains(options, "omit") {
@@ -207,6 +206,43 @@ func (s *schemas) fields(b *strings.Builder, name string) {
 		}
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", key, s.kind(d, f.Type), optional, strings.ReplaceAll(said, "|", `\|`))
 	}
+}
+
+// goSpoken is a name with its owner as Go has it, such as Problem.Take or plan.inTwos.
+var goSpoken = regexp.MustCompile(`\b[A-Za-z]+\.[A-Z]\w+|\b[A-Z]\w+\.[a-z]+[A-Z]\w*`)
+
+// camel is a name of Go's.
+var camel = regexp.MustCompile(`\b[A-Z]\w*[a-z]\w*`)
+
+// tagOf is what a field's tag says of JSON.
+func tagOf(f *ast.Field) string {
+	if f.Tag == nil {
+		return ""
+	}
+	return reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json")
+}
+
+// byKeys is a field's comment with keys in the place of Go's names: of the field where it begins
+// with it, and of the others beside it where no word could be meant.
+func byKeys(said string, of *ast.Field, beside []*ast.Field) string {
+	keys := map[string]string{}
+	for _, f := range beside {
+		if key, _, _ := strings.Cut(tagOf(f), ","); key != "" && key != "-" && len(f.Names) > 0 {
+			keys[f.Names[0].Name] = "`" + key + "`"
+		}
+	}
+	if len(of.Names) > 0 {
+		own := of.Names[0].Name
+		if rest, ok := strings.CutPrefix(said, own); ok && (strings.HasPrefix(rest, " ") || strings.HasPrefix(rest, ",")) {
+			said = keys[own] + rest
+		}
+	}
+	return camel.ReplaceAllStringFunc(said, func(name string) string {
+		if strings.ToLower(name[1:]) == name[1:] { // it may be a word
+			return name
+		}
+		return cmp.Or(keys[name], name)
+	})
 }
 
 // embedded is the struct that a field without a name is, if it is the project's.
@@ -283,7 +319,7 @@ This page is made from the types that read and write the documents
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(have), b.String()); diff != "" {
+	if diff := gocmp.Diff(string(have), b.String()); diff != "" {
 		t.Errorf("%s is of other types (-update writes it anew): %.3000s", page, diff)
 	}
 }

@@ -22,11 +22,11 @@ type laws struct {
 // Options are how modules are trained.
 type Options struct {
 	DType op.DType `json:"dtype,omitzero"`
-	// Recompute is RecomputeFull where only what goes into a layer is kept for its backward
+	// Recompute is "full" where only what goes into a layer is kept for its backward
 	// pass.
 	Recompute costmodel.Recompute `json:"recompute,omitzero"`
-	// MemoryReserve is the part of every device's memory that plans leave free, as that of a
-	// costmodel.Job.
+	// MemoryReserve is the part of every device's memory that plans leave free, as for a
+	// plan of one sequence.
 	MemoryReserve float64 `json:"memory_reserve_ratio,omitzero"`
 }
 

@@ -30,7 +30,7 @@ type Header struct {
 // Input names a file by path, as it was given, and by content.
 type Input struct {
 	Path string `json:"path"`
-	// SHA256 is the hash of the file in 64 lower-case hexadecimal digits: [HashFile].
+	// SHA256 is the hash of the file in 64 lower-case hexadecimal digits.
 	SHA256 string `json:"sha256"`
 }
 

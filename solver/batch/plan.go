@@ -16,7 +16,7 @@ type Plan struct {
 // the end.
 type MicroBatch struct {
 	Groups []Group       `json:"groups"`
-	Time   units.Seconds `json:"time_s"` // of its slowest group, what that does not hide, and Problem.MicroBase
+	Time   units.Seconds `json:"time_s"` // of its slowest group, what that does not hide, and the time that every micro-batch adds
 }
 
 // Group is a set of devices that train sequences together in one micro-batch.
