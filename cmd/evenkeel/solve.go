@@ -53,9 +53,9 @@ func (a *app) solve() *cobra.Command {
 		Use:   "solve [--profile x.profile.json] --cluster ... --model config.json (--seq-len 256k | --lengths lengths.txt [--pipeline] | --tasks t.json)",
 		Short: "Plan a training step on unequal devices; baseline, lower bound and gap beside it",
 		Long: `Decides how many tokens of one long sequence and which attention heads each device
-gets, in which all-to-all groups and in which ring of groups, from the laws of a
-profile. The plan is shown beside what people run today (ring attention, Ulysses,
-USP), beside published algorithms, and beside a lower bound that no layout
+gets, and in which all-to-all groups and which ring of groups, using the laws of a
+profile. The plan is compared with what people run today (ring attention, Ulysses,
+USP), with published algorithms, and with a lower bound that no layout
 of the sequence can beat in the same simulator. A gain smaller than the cost model's own
 error is shown as ~ and not recommended.
 
@@ -63,48 +63,49 @@ The cluster is a YAML file or a shorthand: "2x8 h100_sxm + 2x8 a100_sxm" is
 four nodes of eight devices, "1x(1 cpu:2 + 1 cpu:1)" one node of two unequal ones.
 Exits 3 when no plan fits the devices' memory.
 
-The fastest plan is recommended whose gain over what people run today is more than the
-cost model can be wrong by. Where evenkeel's fastest gains less than that, evenkeel-sure
-is the fastest of its layouts that does, and --take evenkeel writes the fastest. Plans of
-a batch (--lengths) are recommended by the same rule.
+The recommended plan is the fastest one whose gain over what people run today exceeds the
+cost model's error. If evenkeel's fastest layout gains less than that, evenkeel-sure is the
+fastest of its layouts that gains more; --take evenkeel still writes the fastest. The same
+rule applies to plans of a batch (--lengths).
 
-With --zero auto or --recompute auto every setting is planned that may make the shortest step,
-as far as lower bounds leave that open, and the fastest that fits is taken. Of steps that take
-as long within half a percent it is the one that needs the least memory.
+With --zero auto or --recompute auto, solve plans every setting that could give the shortest
+step according to lower bounds, and takes the fastest that fits. Among steps within half a
+percent of each other it takes the one that needs the least memory.
 
 With --grad-accumulation every sequence of a step is trained on all devices, one after the
-other or in twos. What the same sequences would take side by side, each in a group of
-devices of its own, is said where it is less; --lengths plans that.
+other or interleaved in pairs. If the same sequences would take less time side by side, each
+on its own group of devices, solve says so; --lengths plans that.
 
-With --lengths a global batch of unequal sequences is planned instead of one long
+With --lengths solve plans a global batch of unequal sequences instead of one long
 sequence: micro-batches, the groups of devices of each, and which sequences each
-group trains. evenkeel serve does that for a training loop. Its lower bound is of plans of
-such groups, of the classes that are priced and at their prices; every device keeps a share
-of the model's states. Of one sequence, --seq-len may find a layout that takes less.
+group trains. evenkeel serve does that for a training loop. The lower bound is over plans of
+such groups, of the priced classes and at their prices; every device keeps a share
+of the model's states. For a single sequence, --seq-len may find a faster layout.
 
-With --pipeline such a batch is planned as a pipeline: consecutive layers of the model on
-stages of devices, and the sequences through them in chunks, slices of long ones and packs of
-short ones; in which order every stage computes them, and how many of its layers are computed
-again in the backward pass, chunk by chunk. Beside it stand what people run today (sequence
-parallelism without a pipeline, 1F1B, Seq1F1B) and InfiniPipe as published. Prices are of laws
-alone, without --costs, and a note says what the batch takes in groups side by side. A training
-run settles its stages once: --stages-of plans every other batch on those of an earlier plan.
+With --pipeline such a batch is planned as a pipeline: consecutive layers of the model are
+placed on stages of devices, and sequences go through them in chunks (slices of long ones, packs
+of short ones). The plan gives the order in which every stage computes its chunks and, for each
+chunk, how many layers it recomputes in the backward pass. It is compared with what people run
+today (sequence parallelism without a pipeline, 1F1B, Seq1F1B) and with InfiniPipe as published.
+Prices come from laws only, without --costs; a note gives the batch's time in groups side by
+side. A training run fixes its stages once: --stages-of plans every other batch on the stages
+of an earlier plan.
 
-With --tasks the modules of several tasks (encoders, say) are planned side by side: which runs
-when, on how many devices of which type, with how many samples of its batch on each; beside
-what people run today and Spindle as published. The file (evenkeel.tasks/v1, JSON; docs/tasks
-has examples) gives each module's layers, batch, shape and which modules it needs.
+With --tasks the modules of several tasks (encoders, say) are planned side by side: which
+module runs when, on how many devices of which type, with how many samples of its batch on each,
+compared with what people run today and with Spindle as published. The file (evenkeel.tasks/v1,
+JSON; docs/tasks has examples) gives each module's layers, batch, shape and the modules it needs.
 
-Without --profile the laws are those of the reference profiles (evenkeel show
---references): what others measured of the cluster's GPU models, what models that
-nobody measured borrow from these by their datasheets, and what is assumed of the
-rest, which the plan says. With --profile mine.profile.json,references they stand for
-the GPU models that mine lacks, and of the models that it has for what it has no law of: a
-profile of collectives alone, say, or of one attention kernel for one head width. A law of
-mine is never replaced: its kernels are taken in the variants (mask, head width, type) that
-they were measured in, though a reference's be faster. What references lend of an attention
-that mine has in other variants takes as many times as long as mine does where both have it,
-and is in doubt by as much. What was lent is listed.`,
+Without --profile the laws come from the reference profiles (evenkeel show
+--references): what others measured on the cluster's GPU models, what models that nobody
+measured borrow from these by their datasheets, and, for the rest, assumptions, which the
+plan names. With --profile mine.profile.json,references the references supply the GPU models
+that mine lacks and, for the models it has, the laws it lacks: it may hold only collectives,
+say, or one attention kernel for one head width. A law of mine is never replaced: its kernels
+are used in the variants (mask, head width, type) that they were measured in, even if a
+reference's kernel is faster. Attention times borrowed from a reference are scaled by the
+ratio of your measurements to the reference's wherever both have data; that ratio also widens
+their interval. What was borrowed is listed.`,
 		Example: `  evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
   evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain
   evenkeel solve --profile p.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k --shares 5:3   # what a layout of your own takes
