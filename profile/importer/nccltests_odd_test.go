@@ -276,6 +276,39 @@ func TestNCCLForced(t *testing.T) {
 	}
 }
 
+// Plans reduce by sums: times of other operators, which -o asks for, are another shape's. The
+// column says nothing where nothing is reduced.
+func TestNCCLOperators(t *testing.T) {
+	for _, kind := range []string{"all_reduce", "reduce_scatter"} {
+		l := written(kind, 8)
+		points := threePoints(ncclCollective(kind).kind, h100of8, kind == "all_reduce")
+		other := func(redop string) writtenLog {
+			o := l
+			o.id = redop + "      -1"
+			return o
+		}
+		all := l.sampleRows()
+		for _, redop := range []string{"prod", "max", "min", "avg", "mulsum"} {
+			all += other(redop).sampleRows()
+		}
+		avg, left := other("avg"), map[string]int{errOperator.Error(): 3}
+		for _, c := range []ncclCase{
+			{name: "all", log: rankLines(8, 8, h100Text) + l.head() + all, points: points, drops: map[string]int{errOperator.Error(): 15}, flags: []string{noAverage}},
+			{name: "one of each", log: l.sample() + "# Avg bus bandwidth    : 184.033\n" + avg.sample(), points: points, drops: left, flags: []string{noAverage}},
+			{name: "another alone", log: avg.sample(), fails: ErrNothing.Error(), drops: left, flags: []string{noAverage}},
+			{name: "JSON", log: jsonLog(kind+"_perf", jsonConfig, avg.jsonRows(), `}`), fails: ErrNothing.Error(), drops: left, flags: []string{noAverage}},
+		} {
+			if c.name == "one of each" && kind == "reduce_scatter" {
+				c.flags = append(c.flags, "is not that of the rows")
+			}
+			t.Run(kind+" "+c.name, c.check)
+		}
+	}
+	moves := written("sendrecv", 8)
+	moves.id = "avg      -1"
+	ncclCase{log: moves.sample(), points: threePoints(op.KindSendRecv, h100of8, false), flags: []string{noAverage}}.check(t)
+}
+
 func TestNCCLPlaces(t *testing.T) {
 	l := written("all_reduce", 8)
 	point := func(on string) []string { return threePoints(op.KindAllReduce, on, true) }

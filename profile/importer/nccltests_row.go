@@ -57,6 +57,11 @@ func (r *ncclRow) parts() float64 {
 	return float64(r.size) / float64(r.count*e)
 }
 
+// sums says whether the row adds what it reduces, or does not say how. Other operators (-o)
+// are other kernels: avg and mulsum multiply or divide besides, and nothing in a log tells
+// which of them a library makes as fast as sum.
+func (r *ncclRow) sums() bool { return r.redop == "" || r.redop == "none" || r.redop == "sum" }
+
 // ratio is the interval of busbw/algbw that the printed digits allow.
 func (h *ncclHalf) ratio() (lo, hi float64) {
 	lo = math.Max(0, h.bus.value-h.bus.half) / (h.alg.value + h.alg.half)

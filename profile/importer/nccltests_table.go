@@ -193,6 +193,12 @@ func ncclCollective(name string) ncclKind {
 // importable says whether an op of ours is the collective.
 func (k ncclKind) importable() bool { return k.kind != "" }
 
+// reduces says whether the collective computes with what it moves. The column redop of others
+// says nothing: sendrecv printed sum in some versions.
+func (k ncclKind) reduces() bool {
+	return k.kind == op.KindAllReduce || k.kind == op.KindReduceScatter
+}
+
 // ncclSeat is a rank and where it sits.
 type ncclSeat struct {
 	rank, group                   int

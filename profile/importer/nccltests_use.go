@@ -20,6 +20,7 @@ var (
 	errSizeZero  = errors.New("size 0: nothing is exchanged")
 	errElement   = errors.New("unknown element type")
 	errParts     = errors.New("size is not count x ranks elements")
+	errOperator  = errors.New("reduced by another operator than sum, which plans reduce by; measure with -o sum")
 	errNotChosen = errors.New("no time")
 )
 
@@ -46,6 +47,8 @@ func (s *Sink) ncclRow(p *ncclPlan, r *ncclRow) {
 	case r.parts() != p.wantParts():
 		s.Flag(r.where, fmt.Sprintf("size %d is %g x %d elements of %s: want %g", r.size, r.parts(), r.count, r.dtype, p.wantParts()))
 		s.Drop(r.where, errParts.Error())
+	case p.kind.reduces() && !r.sums():
+		s.Drop(r.where+": "+r.redop, errOperator.Error())
 	default:
 		s.ncclPoint(p, r, d)
 	}
