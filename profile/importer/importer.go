@@ -141,7 +141,8 @@ type Sink struct {
 	files    profile.Sources            // what several of the files say of the same points
 	write    func(*profile.Point) error // nil in the first pass
 	err      error
-	unplaced error // the first row left out for want of an option: why there is none at all
+	stands   string // the name that --device stands for
+	unplaced error  // the first row left out for want of an option: why there is none at all
 }
 
 // Device declares a device type; declaring it again changes nothing.

@@ -17,7 +17,6 @@ type placer struct {
 	*Sink
 	devices map[[3]string]named
 	lacking map[string]string // what is not known of a GPU, by its name in rows
-	stands  string            // the name that --device stands for
 	fatal   error             // ends the import
 }
 

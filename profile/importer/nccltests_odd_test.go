@@ -331,6 +331,8 @@ func TestNCCLPlaces(t *testing.T) {
 		{name: "two trays", log: rankLines(8, 4, "NVIDIA GB200") + table, points: point("8 gb200/nccl over net on 2 nodes"), notes: []string{"called net; --link names them, and --nodes 1 says that they are one rack, whose nvlink joins them"}},
 		{name: "two trays of a rack", log: rankLines(8, 4, "NVIDIA GB200") + table, o: Options{Nodes: 1}, points: point("8 gb200/nccl over nvlink")},
 		{name: "two models", log: mixed + table, points: point("4 a100_sxm/nccl + 4 h100_sxm/nccl over net on 2 nodes")},
+		{name: "an unknown model", log: strings.ReplaceAll(rankLines(8, 8, h100Text)+table, h100Text, "Acme X1"), o: Options{Device: "h100_sxm"}, points: point(h100of8)},
+		{name: "two unknown models", log: strings.NewReplacer(h100Text, "Acme X1", a100Text, "Acme X2").Replace(mixed) + table, o: Options{Device: "h100_sxm"}, fails: `log:13: --device h100_sxm cannot stand for both "Acme X1" and "Acme X2"; import them apart`},
 		{name: "several groups", log: split + four.head() + four.sampleRows(), points: point("4 h100_sxm/nccl over nvlink"), notes: []string{"2 groups were busy at the same time"}},
 		{name: "every rank sees one device", log: visible + table, points: point(h100of8)},
 		{name: "classic bus ids", log: classic + table, points: point(h100of8)},

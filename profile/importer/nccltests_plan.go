@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -412,7 +413,7 @@ func sortedKeys(m map[string]int) []string {
 }
 
 // benchModel is the GPU model that a log names as text, or, where it names none
-// that is known, the user's.
+// that is known, the user's, which stands for one such text alone: two are two models.
 func (s *Sink) benchModel(where, text string) (Model, error) {
 	if m, known := s.model(text); known && text != "" {
 		s.besides(where, m)
@@ -420,7 +421,10 @@ func (s *Sink) benchModel(where, text string) (Model, error) {
 	}
 	given, ok := s.model(s.Options.Device)
 	switch {
+	case ok && text != "" && s.stands != "" && s.stands != text:
+		return given, fmt.Errorf("%s: --device %s cannot stand for both %s and %s; import them apart, or describe them in a table with --devices", where, s.Options.Device, quoted(s.stands), quoted(text))
 	case ok:
+		s.stands = cmp.Or(text, s.stands)
 		return given, nil
 	case s.Options.Device != "":
 		return given, s.unknown(s.Options.Device)

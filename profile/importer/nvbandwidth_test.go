@@ -105,6 +105,7 @@ func TestNVBandwidthText(t *testing.T) {
 			name: "cut off in a number", log: strings.TrimSuffix(head+nvMatrixText(h2dName, "", "    55.20     55.40"), ".40\n\n"), fails: ErrNothing.Error(),
 			drops: map[string]int{"the test did not run to its end (the file ends within a row; if the row is whole, end its line)": 2},
 		},
+		{name: "two unknown models", log: strings.Replace(strings.Replace(head, "NVIDIA H100 80GB HBM3", "Acme X1", 1), "NVIDIA H100 80GB HBM3", "Acme X2", 1) + h2d, o: Options{Device: "h100_sxm"}, fails: `--device h100_sxm cannot stand for both "Acme X1" and "Acme X2"; import them apart`},
 		{name: "cut off behind a row", log: strings.TrimSuffix(head+nvMatrixText(h2dName, "", "    55.20     55.40"), "\n"), points: two, notes: []string{"at least the default"}},
 		{name: "an older default", log: nvHead("v0.6", 2) + h2d, points: []string{"h2d [" + on + "] 67108864: 55.2 GB/s", "h2d [" + on + "] 67108864: 55.4 GB/s"}, notes: []string{"64 MiB"}},
 		{name: "a stated buffer", log: "$ ./nvbandwidth -b 1024 -t 0\n" + head + h2d, points: []string{"h2d [" + on + "] 1073741824: 55.2 GB/s", "h2d [" + on + "] 1073741824: 55.4 GB/s"}},
