@@ -353,6 +353,10 @@ func TestNCCLPlaces(t *testing.T) {
 	for name, log := range map[string]string{"rank lines": shared + table, "ranks of a GPU": ranksPerGPU + table} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Device: "h100_sxm"}
+			if name == "rank lines" {
+				ncclCase{log: log, o: o, fails: "log:12: two ranks name host0 device 0 [0000:10:00], so that several nodes may go by one host name; say with --nodes"}.check(t)
+				o.Nodes = 1
+			}
 			ncclCase{log: log, o: o, fails: "two ranks share a GPU"}.check(t)
 			o.Link = "socket"
 			ncclCase{log: log, o: o, points: point("8 h100_sxm/nccl over socket"), flags: []string{noAverage, "two ranks share a GPU"}}.check(t)
@@ -361,6 +365,47 @@ func TestNCCLPlaces(t *testing.T) {
 	alone := strings.NewReplacer("nGpus: 4", "nGpus: 8", "nRanks: 2", "nRanks: 1").Replace(ranksPerGPU)
 	ncclCase{log: alone + table, o: Options{Device: "h100_sxm"}, points: point(h100of8), flags: []string{noAverage}}.check(t)
 	ncclCase{log: strings.Replace(alone, "nGpus: 8", "nGpus: 3", 1) + table, o: Options{Device: "h100_sxm"}, fails: ErrNothing.Error(), drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "every process has 3"}}.check(t)
+}
+
+// Names that nccl-tests cuts at their first dot, and those of containers, may be one for all
+// nodes: --nodes is asked for where the lines of the ranks show it, and obeyed.
+func TestNCCLHostNames(t *testing.T) {
+	l := written("all_reduce", 16)
+	table := l.head() + l.sampleRows()
+	point := func(on string) []string { return threePoints(op.KindAllReduce, on, true) }
+	one, flags := "16 h100_sxm/nccl over nvlink", []string{noAverage}
+	lines := rankLines(16, 8, h100Text)
+	for i := range 8 {
+		lines = strings.ReplaceAll(lines, fmt.Sprintf("[0000:%02x:00]", 24+i), fmt.Sprintf("[0000:%02x:00]", 16+i))
+	}
+	named := func(name string) string { return strings.NewReplacer("host0", name, "host1", name).Replace(lines) }
+	vague := named("local")
+	for i := range 8 {
+		vague = strings.ReplaceAll(vague, fmt.Sprintf("[0000:%02x:00]", 16+i), "[0x00]")
+	}
+	own := strings.NewReplacer(" host0", "local", " host1", "local").Replace(rankLines(16, 16, h100Text))
+	const ask = "so that several nodes may go by one host name; say with --nodes how many there were"
+	for _, c := range []ncclCase{
+		{name: "two names", log: lines + table, points: point("16 h100_sxm/nccl over net on 2 nodes"), flags: flags},
+		{name: "one name", log: named("10") + table, fails: "log:20: two ranks name 10 device 0 [0000:10:00], " + ask},
+		{name: "one name, a link given", log: named("10") + table, o: Options{Link: "roce"}, fails: ask},
+		{name: "one name, two nodes", log: named("10") + table, o: Options{Nodes: 2}, points: point("16 h100_sxm/nccl over net on 2 nodes"), flags: flags},
+		{name: "one name, one node", log: named("10") + table, o: Options{Nodes: 1}, fails: "two ranks share a GPU"},
+		{name: "no buses", log: vague + table, fails: "two ranks name local device 0, " + ask},
+		{name: "no buses, two nodes", log: vague + table, o: Options{Nodes: 2}, points: point("16 h100_sxm/nccl over net on 2 nodes"), flags: flags},
+		{name: "no buses, one node", log: vague + table, o: Options{Nodes: 1}, points: point(one), flags: flags},
+		{name: "sixteen devices of one node", log: own + table, points: point(one), flags: flags},
+		{
+			name: "processes of eight, JSON", log: jsonLog("all_reduce_perf", strings.ReplaceAll(jsonDevices(16, 8, 8), "host1", "host0"), l.jsonRows(), `}`),
+			fails: "16 ranks name the host host0, and a node of h100_sxm has 8, " + ask,
+		},
+		{
+			name: "processes of eight, JSON, two nodes", log: jsonLog("all_reduce_perf", strings.ReplaceAll(jsonDevices(16, 8, 8), "host1", "host0"), l.jsonRows(), `}`),
+			o: Options{Nodes: 2}, points: point("16 h100_sxm/nccl-2.30.4 over net on 2 nodes"), flags: flags,
+		},
+	} {
+		t.Run(c.name, c.check)
+	}
 }
 
 func TestNCCLElementTypes(t *testing.T) {

@@ -434,38 +434,6 @@ func (s *Sink) benchModel(where, text string) (Model, error) {
 	return given, fmt.Errorf("%s: %w", where, s.unknown(text))
 }
 
-// ncclNodes finds the number of nodes: from complete rank lines, the user, a
-// single process, or the GPUs that a node of the model has.
-func (s *Sink) ncclNodes(where string, t *ncclTable, models []Model, n int) (int, error) {
-	switch process := t.threads * t.gpus; {
-	case t.ranks.complete(n) && !t.ranks.first().hosts[""]:
-		nodes := len(t.ranks.first().hosts)
-		switch {
-		case s.Nodes > 0 && s.Nodes < nodes && inRacks(models):
-			return s.Nodes, nil
-		case s.Nodes > 0 && s.Nodes != nodes:
-			s.Flag(where, fmt.Sprintf("the rank lines name %s, --nodes says %d; the log is taken", units.Count(nodes, "host"), s.Nodes))
-		}
-		return nodes, nil
-	case s.Nodes > n:
-		return 0, fmt.Errorf("%s: --nodes %d: more than the %d ranks", where, s.Nodes, n)
-	case s.Nodes > 0:
-		return s.Nodes, nil
-	case process == n:
-		return 1, nil
-	}
-	per := models[0].PerNode
-	if per == 0 {
-		return 0, fmt.Errorf("%s: the log does not say on how many nodes the %d ranks sat; say it with --nodes", where, n)
-	}
-	nodes := (n + per - 1) / per
-	if t.ranks.lines > 0 {
-		nodes = max(nodes, len(t.ranks.first().hosts))
-	}
-	s.Note(fmt.Sprintf("%s: the log does not say on how many nodes the %d ranks sat; taken as %d, filled with %d GPUs each; --nodes says otherwise", where, n, nodes, per))
-	return nodes, nil
-}
-
 // inRacks says whether the models' own links join the nodes of a rack as well,
 // which makes the rack one node to planners: their network is as fast.
 func inRacks(models []Model) bool {
@@ -474,13 +442,14 @@ func inRacks(models []Model) bool {
 
 // ncclLink finds the class of the links.
 func (s *Sink) ncclLink(where string, t *ncclTable, models []Model, n, nodes int) (string, error) {
-	if t.ranks.shared != "" {
-		s.Flag(where, "two ranks share a GPU, "+t.ranks.shared)
+	shared := t.ranks.sharing(nodes)
+	if shared != "" {
+		s.Flag(where, "two ranks share a GPU, "+shared)
 	}
 	switch {
 	case s.Link != "":
 		return s.Link, nil
-	case t.ranks.shared != "":
+	case shared != "":
 		return "", fmt.Errorf("%s: two ranks share a GPU, so no link of the GPU joins them; say over what they talk with --link", where)
 	case nodes > 1:
 		more := ""

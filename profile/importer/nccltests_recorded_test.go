@@ -231,7 +231,7 @@ func ncclOptions(name string) Options {
 	case "mi355x_16r_alltoall_rccl.log", "mi355x_8r_allreduce_rccl.log":
 		return Options{Device: "mi355x"}
 	case "rtx5090_2r_allgather_socket_2.18.log":
-		return Options{Link: "tcp"}
+		return Options{Link: "tcp", Nodes: 1}
 	case "v100-32g_16r_allreduce_roce_classic.log":
 		return Options{Device: "v100_sxm_32gb", Link: "roce"}
 	}

@@ -212,16 +212,19 @@ type ncclRanks struct {
 	per            int // ranks that a line stands for (JSON: those of a process); 0 is 1
 	lastGroup      int
 	groups         map[int]*ncclMembers
-	seats          map[string]bool
+	seats          map[string]int  // lines of each GPU
 	processes      map[string]bool // by host and pid
 	nameless       bool            // a line had no pid
-	shared         string          // a GPU that two ranks name, or what else tells of one
+	twins          string          // a GPU that several ranks name
+	most           int             // ranks that name one, by a bus that says something
+	vague          bool            // a line's bus says nothing
+	shared         string          // what tells that ranks share a GPU, other than that they name one
 }
 
 // ncclMembers are the ranks of one communicator.
 type ncclMembers struct {
 	lines  int
-	hosts  map[string]bool
+	hosts  map[string]int // lines of each
 	models map[string]int
 }
 
@@ -232,33 +235,38 @@ func (r *ncclRanks) add(s ncclSeat) {
 		return
 	}
 	if r.groups == nil {
-		r.groups, r.seats, r.processes, r.highest = map[int]*ncclMembers{}, map[string]bool{}, map[string]bool{}, -1
+		r.groups, r.seats, r.processes, r.highest = map[int]*ncclMembers{}, map[string]int{}, map[string]bool{}, -1
 	}
 	r.lines++
 	r.processes[s.host+" "+s.pid], r.nameless = true, r.nameless || s.pid == ""
 	r.highest, r.lastGroup = max(r.highest, s.rank), max(r.lastGroup, s.group)
 	g := r.groups[s.group]
 	if g == nil {
-		g = &ncclMembers{hosts: map[string]bool{}, models: map[string]int{}}
+		g = &ncclMembers{hosts: map[string]int{}, models: map[string]int{}}
 		r.groups[s.group] = g
 	}
 	g.lines++
-	g.hosts[s.host] = true
+	g.hosts[s.host]++
 	g.models[s.model]++
 	// Ranks that see one device each all call it 0, and classic logs print the
 	// PCI id 0x00 for every GPU: one seat is one host, number and id that says
-	// something.
-	seat := s.host + " device " + s.device + " [" + s.bus + "]"
-	if noBus.MatchString(s.bus) {
-		return
+	// something. Without such an id it may be one.
+	seat, told := s.host+" device "+s.device, !noBus.MatchString(s.bus)
+	if told {
+		seat += " [" + s.bus + "]"
 	}
-	if r.seats[seat] && r.shared == "" {
-		r.shared = seat
+	r.seats[seat]++
+	if r.seats[seat] > 1 && r.twins == "" {
+		r.twins = seat
 	}
-	r.seats[seat] = true
+	if told {
+		r.most = max(r.most, r.seats[seat])
+	} else {
+		r.vague = true
+	}
 }
 
-var noBus = regexp.MustCompile(`^0[xX]0+$`)
+var noBus = regexp.MustCompile(`^(?:0[xX]0+)?$`)
 
 // size is the number of ranks of a communicator, 0 without rank lines.
 func (r *ncclRanks) size() (n int, err string) {
