@@ -79,8 +79,8 @@ var (
 	launcherTags = regexp.MustCompile(`^\s*(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})?(?:\[[^\]\s]*\d,\s*\d+\])?(?:\[[^\]]*\])?<std(?:out|err|diag)>:?\s?|^\([^()]{0,200}\bpid=\d+[^()]{0,200}\)\s|^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP](?:\s|$)|^>\s`)
 	// launcherLabels could be something else (srun -l's task number, pdsh's
 	// host, PALS's host and rank, mpiexec's [rank], a container's name, a time
-	// stamp) and are taken off only before a comment or a number.
-	launcherLabels = regexp.MustCompile(`^\s*(?:\d+:|\[[^\]]*\]:?|[A-Za-z][\w.-]*(?:\[\d+\]| \d+)?:|[A-Za-z][\w.-]*\s*\||\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?:?)\s+(#|\d|Rank\s|\[[^\]]*\]<std)`)
+	// stamp) and are taken off only before a comment, a number or a line of nvbandwidth.
+	launcherLabels = regexp.MustCompile(`^\s*(?:\d+:|\[[^\]]*\]:?|[A-Za-z][\w.-]*(?:\[\d+\]| \d+)?:|[A-Za-z][\w.-]*\s*\||\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?:?)(#|\s+(?:#|\d|Rank\s|\[[^\]]*\]<std|nvbandwidth Version|CUDA \w+ Version:|[Dd]evice \d+:|Running (?:benchmark )?\w+\.|memcpy |SUM \w+ |(?i:waived|error|not found)\b))`)
 )
 
 // pieceLabel is what Hydra (mpiexec -prepend-rank) puts before every piece of a
@@ -96,6 +96,33 @@ func stripTerminal(s string) string {
 	}
 	if strings.IndexByte(s, 0) >= 0 {
 		s = strings.ReplaceAll(s, "\x00", "")
+	}
+	if strings.IndexByte(s, "\u00a0"[0]) >= 0 || strings.IndexByte(s, "\u2007"[0]) >= 0 {
+		s = pageBlanks.Replace(s)
+	}
+	return stripPage(s)
+}
+
+var (
+	// pageBlanks are what pages and word processors write for blanks, and a mark that
+	// shows nothing.
+	pageBlanks = strings.NewReplacer("\u00a0", " ", "\u2007", " ", "\u202f", " ", "\u200b", "")
+	// pageTags are those of HTML that stand around the lines of a log.
+	pageTags = regexp.MustCompile(`^(?:\s*</?(?:pre|code|samp|tt|p|div|span|br|td|tr|li|body|html)\b[^<>]*>)+|(?:</?(?:pre|code|samp|tt|p|div|span|br|td|tr|li|body|html)\b[^<>]*>\s*)+$`)
+)
+
+// stripPage takes off what a page puts before and behind a line: fences of Markdown, tags of
+// HTML. The line itself may stand beside them.
+func stripPage(s string) string {
+	bare := strings.TrimSpace(s)
+	switch {
+	case bare == "":
+	case bare[0] == '<' || bare[len(bare)-1] == '>':
+		return pageTags.ReplaceAllString(s, "")
+	case strings.HasPrefix(bare, "```"), strings.HasPrefix(bare, "~~~"):
+		return strings.TrimLeft(bare, "`~")
+	case strings.HasSuffix(bare, "```"):
+		return strings.TrimRight(bare, "`")
 	}
 	return s
 }
@@ -123,7 +150,7 @@ func stripLauncher(s string) string {
 			break
 		}
 		label := strings.TrimSpace(s[:at[2]])
-		s = s[at[2]:]
+		s = strings.TrimSpace(s[at[2]:])
 		if pieceLabel.MatchString(label) {
 			s = strings.ReplaceAll(s, label, " ")
 		}

@@ -103,6 +103,7 @@ func (s *Sink) ncclFlags(where string, t *ncclTable, e *ncclEvidence) {
 		{t.outOfBounds > 0 && e.wrong > 0, fmt.Sprintf("%d results out of bounds; the rows that show them are left out", t.outOfBounds)},
 		{t.maxBytes > 0 && e.largest > t.maxBytes, fmt.Sprintf("a row of %d bytes, more than the header's maxBytes %d: header and table are of different runs", e.largest, t.maxBytes)},
 		{t.mismatch != "", fmt.Sprintf("two versions of the library, %s and %s; the first is taken", t.version, t.mismatch)},
+		{t.unread != "", t.unread},
 		{t.headless, "rows without column names; read as size count type [redop [root]] and two halves"},
 		{t.errorTexts > 0, fmt.Sprintf("the run reports %d errors", t.errorTexts)},
 		{t.schema > newestNCCLSchema, fmt.Sprintf("version %d of the JSON output; versions to %d are known", t.schema, newestNCCLSchema)},

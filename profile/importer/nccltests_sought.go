@@ -66,7 +66,7 @@ func mayBeLabelled(line string) bool {
 	}
 	rest := line[end:]
 	if name, ok := strings.CutPrefix(rest, ":"); ok {
-		return name != "" && strings.IndexByte(blanks, name[0]) >= 0
+		return name != "" && strings.IndexByte(blanks+"#", name[0]) >= 0
 	}
 	return rest != "" && strings.IndexByte("[|"+blanks, rest[0]) >= 0
 }

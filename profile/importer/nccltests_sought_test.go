@@ -12,7 +12,7 @@ import (
 func soughtLines() []sought {
 	return []sought{
 		ncclVersionLine, ncclProgramLine, ncclParamsLine, ncclRankLine, ncclRuntimeLine, ncclAverageLine, ncclBoundsLine,
-		ncclElision, ncclForced,
+		ncclElision, ncclForced, ncclLikeHeader,
 	}
 }
 

@@ -40,11 +40,12 @@ type ncclTable struct {
 	ended       bool // a footer was seen
 	elided      bool // somebody cut lines out
 	aborted     bool
-	headless    bool // rows without column names
-	errorTexts  int  // messages in a JSON file's list of errors
-	truncated   bool // a JSON file ends in the middle
-	schema      int  // version of a JSON file
-	tuned       bool // rows were measured with a forced algorithm
+	unread      string // a line that looks like one of the header's
+	headless    bool   // rows without column names
+	errorTexts  int    // messages in a JSON file's list of errors
+	truncated   bool   // a JSON file ends in the middle
+	schema      int    // version of a JSON file
+	tuned       bool   // rows were measured with a forced algorithm
 
 	rows   int // that could be read, or not
 	torn   int // that could not

@@ -286,6 +286,13 @@ func TestNCCLDecorated(t *testing.T) {
 		"Ray":             each("\x1b[36m(bench pid=71)\x1b[0m ", ""),
 		"time stamps":     each("2026-01-05T10:11:12.123456Z ", ""),
 		"quotation":       each("> ", ""),
+		"torchrun":        each("[default0]:", ""),
+		"torchrun's rank": each("[rank0]:", ""),
+		"hours":           each("[12:00:01]", ""),
+		"grep":            each("slurm-12.out:", ""),
+		"no-break blanks": strings.NewReplacer("   ", "\u00a0\u2007\u202f", "#\n", "\u200b#\n").Replace(plain),
+		"page":            "<html><body><pre><code>" + plain + "</code></pre></body></html>",
+		"page of lines":   each("<p>", "<br/></p>"),
 		"colours":         each("\x1b[32m", "\x1b[0m\x1b[K"),
 		"line ends":       each("", "\r"),
 		"progress":        each("loading 1 %\rloading 2 %\r", ""),
@@ -300,6 +307,29 @@ func TestNCCLDecorated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ncclCase{log: log, points: threePoints(op.KindAllReduce, h100of8, true), flags: []string{noAverage}}.check(t)
 		})
+	}
+}
+
+// What the header says counts whatever stands around its lines; one that looks like the
+// header's and cannot be read is told of.
+func TestNCCLHeaderDecorated(t *testing.T) {
+	const settings = "# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0 side_work: 1 work_sms: 8\n"
+	table := written("all_reduce", 8).sample()
+	for _, before := range []string{"```", "~~~", "<pre>", "<pre><code class=\"x\">", "\"", "Starting test...", "[default0]:", "[12:00:01]", "log:", "\u00a0", "\u200b", "#\u00a0\u202f"} {
+		ncclCase{log: before + settings + table, fails: ErrNothing.Error(), drops: map[string]int{"measured beside other work": 3}, flags: []string{noAverage, "side_work"}}.check(t)
+	}
+	all := threePoints(op.KindAllReduce, h100of8, true)
+	for line, flag := range map[string]string{
+		"# nThread 1 nGpus 8 minBytes 8\n":                                             `line 1 looks like settings or a rank of the test, and cannot be read: "# nThread 1 nGpus 8 minBytes 8"`,
+		"job: # Rank  0 Group  0 Pid 100 on host0 device  0 [0000:10:00 NVIDIA H100\n": "line 1 looks like",
+		"host0:100:100 [0] NCCL INFO Rank 0 uses device 0\n":                           "",
+		"Rank 0 is on the device of host0\n":                                           "",
+	} {
+		c := ncclCase{name: line, log: line + table, points: all, flags: []string{noAverage}}
+		if flag != "" {
+			c.flags = append(c.flags, flag)
+		}
+		t.Run(line, c.check)
 	}
 }
 

@@ -36,8 +36,10 @@ func newNCCLText(name string, in *bufio.Reader) *ncclText {
 var (
 	ncclVersionLine = seek(`^#?\s*(nccl|rccl)-tests version (\S+).*?-headers=\d+ \w+-library=(\d+)`, "-tests version ")
 	ncclProgramLine = seek(`^#?\s*Collective test (starting|concluded): (\w+)`, "Collective test ")
-	ncclParamsLine  = seek(`^#?\s*nThreads?:? (\d+) nGpus:? (\d+) (?:nRanks:? (\d+) )?minBytes:? (\d+) maxBytes:? (\d+)\b`, "nThread")
+	ncclParamsLine  = seek(`(?:^|#)\s*nThreads?:? (\d+) nGpus:? (\d+) (?:nRanks:? (\d+) )?minBytes:? (\d+) maxBytes:? (\d+)\b`, "nThread")
 	ncclRankLine    = seek(`^#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+(\d+)\s+)?(?:on\s+(\S+)\s+device|uses device)\s+(\d+)\s+\[([^\]]+)\]\s*(.*)$`, "Rank")
+	// what a line has that was meant to be one of the two above
+	ncclLikeHeader  = seek(`\bnThreads?:?\s+\d+\s+nGpus:?\s+\d|\bRank\s+\d+\s.*\bdevice\s+\d`, "nThread", "Rank")
 	ncclRuntimeLine = seek(`\b(NCCL|RCCL) version\s*:?\s*(\d+\.\d+(?:\.\d+)?)`, "CCL version")
 	ncclAverageLine = seek(`Avg bus bandwidth\s*:\s*(\S+)`, "Avg bus bandwidth")
 	ncclBoundsLine  = seek(`Out of bounds values\s*:\s*(\d+)`, "Out of bounds values")
@@ -151,7 +153,7 @@ func (r *ncclText) begins(text string) bool {
 
 func (r *ncclText) read(text string, visit func(*ncclRow)) {
 	t := r.table
-	if text == "" || strings.HasPrefix(text, "```") || strings.HasPrefix(text, "~~~") {
+	if text == "" {
 		return
 	}
 	tokens := strings.Fields(text)
@@ -173,7 +175,13 @@ func (r *ncclText) read(text string, visit func(*ncclRow)) {
 		return
 	}
 	r.lookBehind(text)
-	if r.header(text) || r.footer(text) {
+	if r.header(text) {
+		return
+	}
+	if t.unread == "" && ncclLikeHeader.MatchString(text) && !strings.Contains(text, "NCCL INFO") {
+		t.unread = fmt.Sprintf("line %d looks like settings or a rank of the test, and cannot be read: %s; what it says is not known, so write it as the test prints it", r.lines.line, excerpt(text))
+	}
+	if r.footer(text) {
 		return
 	}
 	if at := rowStart(tokens); at >= 0 {

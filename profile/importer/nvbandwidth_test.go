@@ -185,6 +185,37 @@ func TestNVBandwidthText(t *testing.T) {
 	}
 }
 
+// What launchers and pages put around an output changes nothing; a label that is not known is
+// named.
+func TestNVBandwidthDecorated(t *testing.T) {
+	plain := nvHead("v0.7", 2) + nvMatrixText(h2dName, "110.60", "    55.20     55.40")
+	each := func(before, after string) string {
+		return strings.TrimSuffix(before+strings.ReplaceAll(plain, "\n", after+"\n"+before), before)
+	}
+	points := []string{"h2d [h100_sxm/cuda-12.4] 536870912: 55.2 GB/s", "h2d [h100_sxm/cuda-12.4] 536870912: 55.4 GB/s"}
+	for name, log := range map[string]string{
+		"srun":            each("0: ", ""),
+		"time stamps":     each("2026-11-30T12:00:01.123Z ", ""),
+		"kubectl":         each("[pod/nvb/ctr] ", ""),
+		"pdsh":            each("host0: ", ""),
+		"container":       each("worker-0  | ", ""),
+		"Open MPI":        each("[1,0]<stdout>:", ""),
+		"no-break blanks": strings.ReplaceAll(plain, " ", "\u00a0"),
+		"page":            "<pre>" + plain + "</pre>",
+		"page of lines":   each("<p>", "<br></p>"),
+		"fences":          "```" + plain + "```\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			nvCase{log: log, points: points, notes: []string{"at least the default of nvbandwidth v0.7, 512 MiB"}}.check(t)
+		})
+	}
+	for name, failed := range map[string]string{"srun": each("0: ", ""), "kubectl": each("[pod/nvb/ctr] ", "")} {
+		log := failed[:strings.Index(failed, "memcpy CE")] + "WAIVED\n"
+		nvCase{name: name, log: log, fails: ErrNothing.Error(), drops: map[string]int{"the test did not run to its end (waived)": 1}}.check(t)
+	}
+	nvCase{log: each("pod-1 worker ", ""), fails: `log:11: a test of nvbandwidth behind "pod-1 worker ", which is no launcher's label that is known`}.check(t)
+}
+
 // nvObject is a -j output, its keys sorted as jsoncpp does.
 func nvObject(devices, testcases, more string) string {
 	return `{"nvbandwidth" : {"CUDA Runtime Version" : 12040, "Driver Version" : "550.54.15", "GPU Device list" : [` + devices + `], "Hostname": "h", "git_version" : "v0.8", "testcases" : [` + testcases + `], "version" : "v0.8"` + more + `}}`

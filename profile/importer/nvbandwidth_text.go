@@ -18,6 +18,7 @@ var (
 	nvRunning     = regexp.MustCompile(`^Running (?:benchmark )?(\w+)\.$`)
 	nvSum         = regexp.MustCompile(`^SUM (\w+) (\S+)$`)
 	nvMatrix      = regexp.MustCompile(`^(?:memcpy|memory|local) .*(?:bandwidth \(GB/s\)|latency .*\(ns\))`)
+	nvStray       = regexp.MustCompile(`\bRunning (?:benchmark )?\w+_(?:memcpy|local|latency)\w*\.`) // behind something else
 	nvNotRun      = regexp.MustCompile(`(?i)^(waived|error|not found)\b`)
 )
 
@@ -31,11 +32,12 @@ const (
 // when the next line shows that the test is over.
 type nvbandwidthText struct {
 	*Sink
-	name string
-	run  *nvRun
-	test *nvTest
-	seen int
-	json int // the line where -j output begins; 0 without
+	name  string
+	run   *nvRun
+	test  *nvTest
+	seen  int
+	stray string // of a test behind something else, what to say if there is no other
+	json  int    // the line where -j output begins; 0 without
 	// The line being read, the file's last, has no end: if it is a row, its last cell may
 	// have lost digits.
 	open bool
@@ -63,6 +65,8 @@ func (s *Sink) nvText(name string, in *bufio.Reader) error {
 	switch {
 	case r.seen == 0 && r.json > 0:
 		return fmt.Errorf("%s:%d: the JSON of nvbandwidth -j stands below other lines; let the file begin with its {", name, r.json)
+	case r.seen == 0 && r.stray != "":
+		return errors.New(r.stray)
 	case r.seen == 0:
 		return fmt.Errorf("%s: no test of nvbandwidth (Running NAME.); name what nvbandwidth printed; is this another tool's file?", name)
 	}
@@ -102,6 +106,9 @@ func (r *nvbandwidthText) line(text string, at int) error {
 	}
 	if r.json == 0 && strings.HasPrefix(text, `"nvbandwidth"`) {
 		r.json = at
+	}
+	if stray := nvStray.FindStringIndex(text); stray != nil && r.stray == "" {
+		r.stray = fmt.Sprintf("%s:%d: a test of nvbandwidth behind %s, which is no launcher's label that is known; let the lines begin with their own text", r.name, at, excerpt(text[:stray[0]]))
 	}
 	r.about(text)
 	return nil
