@@ -14,7 +14,8 @@ import (
 
 // ncclJSON reads the files that nccl-tests writes with -J (src/util.cu of
 // 2025-10 and later): one object a run, the keys in the writer's order. Unknown
-// keys and env, which holds the whole environment, are passed over unread.
+// keys are passed over unread; of env, which holds the whole environment, what is known to
+// choose for the library is kept.
 type ncclJSON struct {
 	name  string
 	dec   *jsontext.Decoder
@@ -131,6 +132,17 @@ func (r *ncclJSON) topKey(key string) (err error) {
 		t.schema, err = r.integer()
 	case "args":
 		return r.list(r.arg)
+	case "env":
+		if r.dec.PeekKind() != '[' {
+			return r.dec.SkipValue()
+		}
+		return r.list(func(int) error {
+			text, err := r.scalar()
+			if strings.HasPrefix(text, "NCCL_") {
+				t.forced = forcing(t.forced, text)
+			}
+			return err
+		})
 	case "nccl_version":
 		var code int
 		code, err = r.integer()

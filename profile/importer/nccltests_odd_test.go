@@ -238,7 +238,7 @@ func TestNCCLForced(t *testing.T) {
 		"export NCCL_PROTO=Simple\n":                                                 "log:13: a line above the table says NCCL_PROTO=Simple",
 		"$ mpirun -np 8 -x NCCL_ALGO=Tree \\\n ./all_reduce_perf\n":                  "log:14: a line above the table says NCCL_ALGO=Tree",
 		"host0:100:100 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n":         "log:13: a line above the table says NCCL_ALGO set by environment to Ring",
-		"$ NCCL_P2P_DISABLE=1 ./all_reduce_perf -g 8\n":                              "log:13: a line above the table says NCCL_P2P_DISABLE=1",
+		"$ NCCL_P2P_LEVEL=NVL ./all_reduce_perf -g 8\n":                              "log:13: a line above the table says NCCL_P2P_LEVEL=NVL",
 		"$ mpirun -x NCCL_IB_DISABLE=1 ./all_reduce_perf\n":                          "log:13: a line above the table says NCCL_IB_DISABLE=1",
 		"$ mpirun -x NCCL_NVLS_ENABLE=0 ./all_reduce_perf\n":                         "log:13: a line above the table says NCCL_NVLS_ENABLE=0",
 		"host0:100:100 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n":    "log:13: a line above the table says NCCL_NVLS_ENABLE set by environment to 0",
@@ -307,6 +307,27 @@ func TestNCCLOperators(t *testing.T) {
 	moves := written("sendrecv", 8)
 	moves.id = "avg      -1"
 	ncclCase{log: moves.sample(), points: threePoints(op.KindSendRecv, h100of8, false), flags: []string{noAverage}}.check(t)
+}
+
+// Settings that keep the GPUs of a node apart take their links away: what joins them is asked
+// for. On several nodes the network joins them as before.
+func TestNCCLApart(t *testing.T) {
+	l := written("all_reduce", 8)
+	table := l.sample() + "# Avg bus bandwidth    : 184.033\n"
+	two := rankLines(8, 4, h100Text) + l.head() + l.sampleRows() + "# Avg bus bandwidth    : 184.033\n"
+	for before, setting := range map[string]string{
+		"$ NCCL_P2P_DISABLE=1 ./all_reduce_perf -g 8\n":                          "NCCL_P2P_DISABLE=1",
+		"$ mpirun -x NCCL_P2P_LEVEL=LOC ./all_reduce_perf\n":                     "NCCL_P2P_LEVEL=LOC",
+		"export NCCL_P2P_LEVEL=0\n":                                              "NCCL_P2P_LEVEL=0",
+		"host0:100:100 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to LOC\n": "NCCL_P2P_LEVEL set by environment to LOC",
+	} {
+		t.Run(setting, func(t *testing.T) {
+			ncclCase{log: before + table, fails: "log:13: the log says " + setting + ", so that the GPUs of the node do not talk to each other directly; say over what they talk with --link"}.check(t)
+			note := []string{"a line above the table says " + setting}
+			ncclCase{log: before + table, o: Options{Link: "shm"}, points: threePoints(op.KindAllReduce, "8 h100_sxm/nccl over shm", true), notes: note}.check(t)
+			ncclCase{log: before + two, points: threePoints(op.KindAllReduce, "8 h100_sxm/nccl over net on 2 nodes", true), notes: note}.check(t)
+		})
+	}
 }
 
 func TestNCCLPlaces(t *testing.T) {

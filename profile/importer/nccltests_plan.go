@@ -219,7 +219,7 @@ func (s *Sink) ncclUnusable(where string, t *ncclTable, e *ncclEvidence, k ncclK
 		{t.graphed, "operations were launched as a CUDA graph"},
 		{t.blocking, "every operation was waited for, a barrier included (-z 1)"},
 		{t.unaligned, "buffers were not aligned"},
-		{len(t.forced) > 0, "a line above the table says " + strings.Join(t.forced, ", ") + ": the times are of that setting"},
+		{len(t.forced) > 0, t.forces()},
 		{t.tuned, "the algorithm or protocol was forced for some rows"},
 		{t.ranks.lastGroup > 0, fmt.Sprintf("%d groups were busy at the same time", t.ranks.lastGroup+1)},
 	} {
@@ -462,6 +462,9 @@ func (s *Sink) ncclLink(where string, t *ncclTable, models []Model, n, nodes int
 		}
 		s.Note(where + ": several nodes, whose links are called net; --link names them" + more)
 		return linkNet, nil
+	}
+	if off := t.apart(); off != "" {
+		return "", fmt.Errorf("%s: the log says %s, so that the GPUs of the node do not talk to each other directly; say over what they talk with --link", where, off)
 	}
 	for _, m := range models {
 		if m.Fabric == "" || m.Fabric != models[0].Fabric {

@@ -50,33 +50,8 @@ var (
 	ncclElision     = seek(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`, "...", "…", "snip")
 	// column names after something else, with or without the sign of a comment
 	ncclStrayColumns = regexp.MustCompile(`#?\s*\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw`)
-	// settings that take a choice from the library; one that asks for its own, as
-	// NVLS_ENABLE=2 does, is none
-	ncclForced = seek(`\bNCCL_(?:(?:ALGO|PROTO)`+ncclSet+`\^?[A-Za-z]\w{0,15}|(?:P2P|SHM|IB)_DISABLE`+ncclSet+`1\b|(?:NVLS_ENABLE|CUMEM_ENABLE|NET_GDR_READ)`+ncclSet+`[01]\b|(?:MIN|MAX)_(?:NCHANNELS|CTAS)`+ncclSet+`[1-9]\d{0,3}\b|(?:NET|IB)_GDR_LEVEL`+ncclSet+`(?:[A-Z]{3}|\d)\b)`, "NCCL_")
-	ncclStamp  = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
+	ncclStamp        = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
 )
-
-// ncclSet stands between a setting and its value, in a command and in what the library says.
-const (
-	ncclSet  = `(?:=|` + ncclSays + `)`
-	ncclSays = ` set by environment to `
-)
-
-// mostForced is more than the settings that there are: every rank of a job may tell them, and
-// an odd log any number of values.
-const mostForced = 20
-
-// forcing adds the settings of a line that are new. The library repeats those of the command.
-func forcing(have []string, text string) []string {
-	command := func(setting string) string { return strings.Replace(setting, ncclSays, "=", 1) }
-	for _, setting := range ncclForced.FindAllString(text, mostForced) {
-		told := slices.ContainsFunc(have, func(h string) bool { return command(h) == command(setting) })
-		if !told && len(have) < mostForced {
-			have = append(have, setting)
-		}
-	}
-	return have
-}
 
 // next implements ncclReader.
 func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
