@@ -27,11 +27,23 @@ type ncclReader interface {
 // ncclPrinted is the way out of files that programs wrote beside the table.
 const ncclPrinted = "instead of the results that rccl-tests -x or a fork wrote as JSON or CSV, import what the test printed"
 
+// readNCCLTests leaves out a log of collectives that no law covers, as scripts that run every
+// test of the suite write it, and fails where no log of the call is of another.
 func readNCCLTests(s *Sink, sources []Source) error {
+	var uncovered []error
 	for _, src := range sources {
-		if err := readNCCLSource(s, src); err != nil {
+		foreign, err := readNCCLSource(s, src)
+		if err != nil {
 			return err
 		}
+		if foreign != "" {
+			what := "holds " + foreign + " only, which no law covers"
+			s.Flag(src.Name, what)
+			uncovered = append(uncovered, fmt.Errorf("%s: %s; import logs of all_reduce, all_gather, reduce_scatter, alltoall or sendrecv", src.Name, what))
+		}
+	}
+	if len(uncovered) > 0 && len(uncovered) == len(sources) {
+		return uncovered[0]
 	}
 	return nil
 }
@@ -41,18 +53,20 @@ func readNCCLTests(s *Sink, sources []Source) error {
 // of its two bandwidths over all rows) and from the footer (an average that
 // does not match), so one reader runs a table ahead and learns, and the other
 // follows and hands out the rows. Neither holds more than a table's header.
-func readNCCLSource(s *Sink, src Source) error {
+//
+// foreign is a collective that no law covers, where the source has no table of another.
+func readNCCLSource(s *Sink, src Source) (foreign string, err error) {
 	ahead, closeAhead, err := openNCCL(src)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer closeAhead()
 	behind, closeBehind, err := openNCCL(src)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer closeBehind()
-	tables, foreign := 0, ""
+	tables := 0
 	for ; ; tables++ {
 		var learnt ncclEvidence
 		t, err := ahead.next(learnt.row)
@@ -60,11 +74,11 @@ func readNCCLSource(s *Sink, src Source) error {
 			break
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 		p, err := s.ncclPlan(src.Name, t, &learnt)
 		if err != nil {
-			return err
+			return "", err
 		}
 		if !p.foreign {
 			foreign = "-"
@@ -72,16 +86,16 @@ func readNCCLSource(s *Sink, src Source) error {
 			foreign = p.collective
 		}
 		if _, err := behind.next(func(r *ncclRow) { s.ncclRow(p, r) }); err != nil {
-			return err
+			return "", err
 		}
 	}
-	switch {
-	case tables == 0:
-		return fmt.Errorf("%s: no table of nccl-tests: neither a line of column names (size count type ..) nor a row; is it another tool's file? %s", src.Name, ncclPrinted)
-	case foreign != "-":
-		return fmt.Errorf("%s: holds %s only, which no law covers; import logs of all_reduce, all_gather, reduce_scatter, alltoall or sendrecv", src.Name, foreign)
+	if tables == 0 {
+		return "", fmt.Errorf("%s: no table of nccl-tests: neither a line of column names (size count type ..) nor a row; is it another tool's file? %s", src.Name, ncclPrinted)
 	}
-	return nil
+	if foreign == "-" {
+		foreign = ""
+	}
+	return foreign, nil
 }
 
 // openNCCL opens a source as JSON if it begins with a brace, else as text.

@@ -227,6 +227,31 @@ func TestNCCLSeveralTables(t *testing.T) {
 	}
 }
 
+// A script runs every test of the suite: the log of a collective that no law covers is left
+// out, and ends the import only where no other is there.
+func TestNCCLSeveralFiles(t *testing.T) {
+	cast := written("all_reduce", 8)
+	cast.id = "none       0"
+	file := func(name, log string) Source {
+		src := ncclLog(log)
+		src.Name = name
+		return src
+	}
+	broadcast, reduce := file("broadcast.log", cast.sample()), file("all_reduce.log", written("all_reduce", 8).sample())
+	got, err := ncclImport(ncclTestsFormat(), Options{}, broadcast, reduce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.report.Points != 3 || got.report.Rows != 6 || len(got.report.Dropped) != 1 || got.report.Dropped[0].Reason != "broadcast: no law covers it" {
+		t.Errorf("%+v", got.report)
+	}
+	matchFlags(t, "flags", got.report.Flags, []string{"broadcast.log: holds broadcast only, which no law covers", noAverage, "all_reduce.log"}, true)
+	_, err = ncclImport(ncclTestsFormat(), Options{}, broadcast, file("again.log", cast.sample()))
+	if err == nil || !strings.Contains(err.Error(), "broadcast.log: holds broadcast only, which no law covers; import logs of") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // Times of a forced algorithm or transport are not those of what the library
 // chooses.
 func TestNCCLForced(t *testing.T) {
