@@ -161,7 +161,22 @@ func (r *ncclText) read(text string, visit func(*ncclRow)) {
 	}
 	if at := rowStart(tokens); at >= 0 {
 		r.row(tokens, at, visit)
+	} else if t.layout.fits(tokens) {
+		r.row(tokens, 1, visit) // which counts it as torn
 	}
+}
+
+// fits says whether a line below column names has their type where it belongs, and as many
+// columns: a row whose size or count is no plain number, such as 1,048,576 or 1M.
+func (l *ncclLayout) fits(tokens []string) bool {
+	if l == nil {
+		return false
+	}
+	n, width := len(tokens), len(l.id)+l.halves*len(l.half)
+	if l.stamp {
+		width += 2
+	}
+	return (n == width || n == width-1) && ncclElement(tokens[2]) != "" // see ncclColumns
 }
 
 // header reads a line that stands before a table, if it is one.
