@@ -23,6 +23,7 @@ type ncclPlan struct {
 	n     int
 	place *ncclPlace
 	used  bool // the group was declared
+	moved bool // both bandwidths are of the bytes that a rank sends, size (n-1)/n
 }
 
 // ncclPlace is the group that a table was measured on.
@@ -74,6 +75,9 @@ func (s *Sink) ncclPlan(file string, t *ncclTable, e *ncclEvidence) (*ncclPlan, 
 	}
 	if s.Ranks > 0 && s.Ranks != p.n {
 		s.Flag(p.where, fmt.Sprintf("the log is of %d ranks, --ranks says %d; the log is taken", p.n, s.Ranks))
+	}
+	if p.moved = e.moved(kind, p.n); p.moved {
+		s.Note(p.where + ": algbw is of what a rank sends, size (n-1)/n, as nccl-tests printed it until June 2020; the times are used")
 	}
 	p.place, err = s.ncclPlace(p.where, t, kind, p.n)
 	return p, err
@@ -161,7 +165,8 @@ func (s *Sink) ncclNamed(where string, t *ncclTable, e *ncclEvidence) (ncclKind,
 //
 // size/(count e) tells parts of a whole from whole buffers, redop and root what
 // is done with them, busbw/algbw a reduction of several ranks from a transfer.
-// all_gather alone among its like checks results in place.
+// all_gather alone among its like checks results in place. Until June 2020 both bandwidths
+// of an all_gather or reduce_scatter were of size (n-1)/n, those of hypercube still are.
 func (e *ncclEvidence) collectives(n int) []string {
 	parts, ok := e.parts.best()
 	ratio, ratioOK := e.ratio.best()
@@ -179,8 +184,10 @@ func (e *ncclEvidence) collectives(n int) []string {
 		return []string{"reduce_scatter"}
 	case parts.lo > 1 && e.blank:
 		return []string{"alltoall"}
+	case parts.lo > 1 && same && !ratio.holds((parts.lo-1)/parts.lo):
+		return []string{"all_gather", "hypercube"} // the former until June 2020
 	case parts.lo > 1 && same:
-		return []string{"hypercube"}
+		return []string{"all_gather", "alltoall", "hypercube"}
 	case parts.lo > 1 && e.inPlaceChecked:
 		return []string{"all_gather"}
 	case parts.lo > 1 && e.outOfPlaceChecked && e.inPlace:

@@ -405,6 +405,43 @@ func TestNCCLMilliseconds(t *testing.T) {
 	}}.check(t)
 }
 
+// Until June 2020 both bandwidths of all_gather and reduce_scatter were of size (n-1)/n, as
+// those of hypercube are: the collective is the command's or the user's, the time is the time.
+func TestNCCLMovedBytes(t *testing.T) {
+	old := func(l writtenLog) string {
+		l.kind = "hypercube" // whose bandwidths are as these were, but for the factor
+		text := rankLines(8, 8, h100Text) + l.head()
+		for _, r := range [][2]float64{{1 << 20, 40}, {1 << 24, 150}, {1 << 28, 1500}} {
+			text += fmt.Sprintf("%12.0f %12.0f float %s", r[0], r[0]/32, l.id)
+			for i := range 2 {
+				us := r[1] + float64(i)
+				bw := r[0] * 7 / 8 / us / 1e3
+				text += fmt.Sprintf(" %8.2f %6.2f %6.2f %s", us, bw, bw, "0e+00")
+			}
+			text += "\n"
+		}
+		return text + "# Out of bounds values : 0 OK\n"
+	}
+	gather, scatter := written("all_gather", 8), written("reduce_scatter", 8)
+	gather.columns, scatter.columns = "error", "error"
+	points := threePoints(op.KindAllGather, h100of8, false)
+	flags, notes := []string{noAverage}, []string{"log:12: algbw is of what a rank sends, size (n-1)/n, as nccl-tests printed it until June 2020"}
+	shifted := strings.Replace(old(gather), "156.59 156.59", "178.96 178.96", 1)
+	for _, c := range []ncclCase{
+		{name: "the command", log: "$ ./all_gather_perf -g 8\n" + old(gather), points: points, flags: flags},
+		{name: "the user", log: old(gather), o: Options{Collective: "all_gather"}, points: points, flags: flags, notes: notes},
+		{name: "nobody", log: old(gather), fails: "the table could be all_gather or hypercube; say which with --collective"},
+		{name: "a hypercube", log: "$ ./hypercube_perf -g 8\n" + old(gather), fails: "holds hypercube only"},
+		{name: "reduce_scatter", log: old(scatter), points: threePoints(op.KindReduceScatter, h100of8, false), flags: flags, notes: notes},
+		{
+			name: "a row of the other form", log: shifted, o: Options{Collective: "all_gather"}, points: points[:2], flags: append(flags, "234881024 bytes in 1500 us are 156.587 GB/s, but algbw says 178.96"),
+			notes: notes, drops: map[string]int{errDisagree.Error(): 1},
+		},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
 func TestNCCLLaunchTimes(t *testing.T) {
 	log := rankLines(8, 8, h100Text) + strings.ReplaceAll(written("all_reduce", 8).head(), "time", "cputime") +
 		// The launch takes 5 us; 2^28 bytes at 178.96 GB/s take 1500 us.
