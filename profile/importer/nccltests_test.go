@@ -333,6 +333,32 @@ func TestNCCLHeaderDecorated(t *testing.T) {
 	}
 }
 
+// Tables that were put into Markdown are read; what is read of no other form is named.
+func TestNCCLCells(t *testing.T) {
+	l := written("all_reduce", 8)
+	cells := func(before, between, after, table string) string {
+		text := ""
+		for line := range strings.Lines(table) {
+			text += before + strings.Join(strings.Fields(strings.TrimPrefix(line, "#")), between) + after + "\n"
+		}
+		return text
+	}
+	names := "size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+	head, ranks := cells("| ", " | ", " |", names), rankLines(8, 8, h100Text)
+	rule := "|" + strings.Repeat("---|", 13) + "\n"
+	all := threePoints(op.KindAllReduce, h100of8, true)
+	const refused = "column names of nccl-tests, but not as it prints them: "
+	for _, c := range []ncclCase{
+		{name: "Markdown", log: ranks + head + rule + cells("| ", " | ", " |", l.sampleRows()), points: all, flags: []string{noAverage}},
+		{name: "Markdown, bars alone", log: ranks + cells("|", "|", "|", names) + rule + cells("|", "|", "|", l.sampleRows()), points: all, flags: []string{noAverage}},
+		{name: "Markdown with units", log: ranks + strings.Replace(head, "time", "time (ms)", 1) + rule + cells("| ", " | ", " |", l.sampleRows()), fails: ErrNothing.Error(), drops: map[string]int{tornRow: 3}, flags: []string{noAverage}},
+		{name: "Markdown with a unit of sizes", log: ranks + strings.Replace(head, "size", "size (B)", 1) + rule + cells("| ", " | ", " |", l.sampleRows()), points: all, flags: []string{noAverage, "rows without column names"}},
+		{name: "CSV", log: ranks + cells("", ",", "", names+l.sampleRows()), fails: "log:10: " + refused + `"size,count,type,`},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
 // A log that PowerShell wrote is of UTF-16 with a mark; its first line counts too.
 func TestNCCLUTF16(t *testing.T) {
 	for name, order := range map[string]binary.AppendByteOrder{"little": binary.LittleEndian, "big": binary.BigEndian} {

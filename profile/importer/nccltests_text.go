@@ -50,7 +50,9 @@ var (
 	ncclElision     = seek(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`, "...", "…", "snip")
 	// column names after something else, with or without the sign of a comment
 	ncclStrayColumns = regexp.MustCompile(`#?\s*\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw`)
-	ncclStamp        = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
+	// column names that commas part, or that have units beside them
+	ncclNamesLike = regexp.MustCompile(`\bsize\b.*\bcount\b.*\btype\b.*\btime\b.*\balgbw\b.*\bbusbw\b`)
+	ncclStamp     = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
 )
 
 // next implements ncclReader.
@@ -65,6 +67,7 @@ func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", r.name, r.lines.line+1, err)
 		}
+		text = uncelled(text)
 		if r.begins(text) {
 			r.lines.back()
 			break
@@ -81,6 +84,15 @@ func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
 	return nil, io.EOF
 }
 
+// uncelled takes the bars off a line of a table of Markdown.
+func uncelled(text string) string {
+	bare := strings.TrimSpace(text)
+	if len(bare) < 2 || bare[0] != '|' || bare[len(bare)-1] != '|' {
+		return text
+	}
+	return strings.ReplaceAll(bare, "|", " ")
+}
+
 // lookBehind notes column names that do not begin their line: the log is one of
 // nccl-tests, and what stands before its lines is a label that is not known.
 func (r *ncclText) lookBehind(text string) {
@@ -89,6 +101,9 @@ func (r *ncclText) lookBehind(text string) {
 	}
 	at := ncclStrayColumns.FindStringIndex(text)
 	if at == nil || at[0] == 0 {
+		if ncclNamesLike.MatchString(text) {
+			r.stray = fmt.Sprintf("%s:%d: column names of nccl-tests, but not as it prints them: %s; part them and the cells below by blanks or |, and leave out units", r.name, r.lines.line, excerpt(text))
+		}
 		return
 	}
 	r.stray = fmt.Sprintf("%s:%d: column names of nccl-tests behind %s, which is no launcher's label that is known; let the lines of the log begin with its own text", r.name, r.lines.line, excerpt(text[:at[0]]))
