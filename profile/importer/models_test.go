@@ -66,6 +66,23 @@ func TestModelsTable(t *testing.T) {
 	}
 }
 
+// Cards with GDDR keep the codes of ECC, which is on by default, in the memory itself: 1/16 of
+// what the datasheet says is not there. MiB are what nvidia-smi prints of cards as delivered.
+func TestMemoryIsWhatTheDriverLeaves(t *testing.T) {
+	for name, mib := range map[string]float64{
+		"NVIDIA A10 24GB": 23028, "NVIDIA A10G": 23028, "NVIDIA A40 48GB": 46068, "NVIDIA L4 24GB": 23034, "NVIDIA L40 48GB": 46068,
+		"NVIDIA L40S 48GB": 46068, "Tesla T4 16GB": 15360,
+		"GH200 96GB HBM3": 97871, "NVIDIA H20": 97871, "RTX 5090 32GB": 32607, "RTX PRO 6000 Workstation 96GB": 97887, "RTX PRO 6000 Server 96GB": 97887,
+		// These have no such codes, or keep them apart.
+		"NVIDIA A30": 24576, "NVIDIA A100-SXM4-80GB": 81920, "NVIDIA A100-SXM4-40GB": 40960, "NVIDIA GeForce RTX 3090": 24576,
+	} {
+		m, ok := ModelOf(name)
+		if got := float64(m.Memory) / (1 << 20); !ok || got > mib*1.0002 || got < mib*0.9998 {
+			t.Errorf("%s: %.0f MiB, want %.0f", name, got, mib)
+		}
+	}
+}
+
 func TestUnknownGPUsAreToldApart(t *testing.T) {
 	for name, want := range map[string]string{
 		"A100":                `the GPU "A100" could be a100_pcie or a100_pcie_40gb or a100_sxm or a100_sxm_40gb; say which with --device, or describe it in a table with --devices`,
@@ -149,7 +166,8 @@ func TestDevicesAddAndOverride(t *testing.T) {
 	}
 }
 
-// The file of devices beside the recordings says what the built-in table says.
+// The file of devices beside the recordings says what the built-in table says, but for the
+// memory of an L4, of which it has the part that ECC takes as well.
 func TestRecordedDevicesAgreeWithTheKnown(t *testing.T) {
 	path := filepath.Join(dataFolder(t, "recorded"), "aiconfigurator", "devices.csv")
 	f, err := os.Open(path)
@@ -168,7 +186,7 @@ func TestRecordedDevicesAgreeWithTheKnown(t *testing.T) {
 		}
 		known, ok := Options{}.model(name)
 		s, k := m.Sheet, known.Sheet
-		if !ok || m.Parallel != known.Parallel || m.Memory != known.Memory || m.Fabric != known.Fabric || m.PerNode != known.PerNode || s.Arch != k.Arch ||
+		if !ok || m.Parallel != known.Parallel || m.Memory != known.Memory && name != "l4" || m.Fabric != known.Fabric || m.PerNode != known.PerNode || s.Arch != k.Arch ||
 			!near(s.BF16PerS, k.BF16PerS) || !near(s.FP8PerS, k.FP8PerS) || s.MemoryPerS != k.MemoryPerS || s.LinkPerS != k.LinkPerS || s.NetPerS != k.NetPerS || s.HostPerS != k.HostPerS {
 			t.Errorf("%s: %+v, known as %+v", name, m, known)
 		}
