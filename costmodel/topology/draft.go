@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -66,6 +65,8 @@ type Draft struct {
 	FillIn  []string          `json:"fill_in"` // fields that the user has to fill in
 
 	remarks costmodel.ClusterRemarks
+	// nvlinks is the part of the datasheet's NVLinks that the file shows; 0 where it shows all.
+	nvlinks float64
 }
 
 // Draft makes a cluster of machines like this one.
@@ -114,48 +115,6 @@ func (d *Draft) guess(format string, args ...any) {
 	d.Guessed = append(d.Guessed, fmt.Sprintf(format, args...))
 }
 
-// devices lists the GPUs by their models, in the file's order.
-func (d *Draft) devices(m *Machine, o Options) []op.Member {
-	var all []op.Member
-	given, own, told := o.Device, "", 0
-	if len(m.Named) == 1 && m.NamedGPUs == len(m.GPUs) && o.Model != nil { // of several it is not said which is whose
-		own = o.Model(m.Named[0])
-	}
-	for _, g := range m.GPUs {
-		model := cmp.Or(g.Model, own)
-		name := cmp.Or(model, given, FillIn)
-		if model != "" && costmodel.ModelOf(given) == model {
-			name = given // the same model with its software
-		}
-		if g.Model != "" {
-			told++
-		}
-		at := slices.IndexFunc(all, func(o op.Member) bool { return o.Device == name })
-		if at < 0 {
-			all, at = append(all, op.Member{Device: name}), len(all)
-		}
-		all[at].Count++
-	}
-	if told > 0 {
-		d.read("the GPU model of %d of %d GPUs, by PCI device id", told, len(m.GPUs))
-	}
-	var names []string
-	for _, o := range all {
-		names = append(names, o.Device)
-	}
-	switch {
-	case slices.Contains(names, FillIn) && len(m.Named) > 0:
-		d.FillIn = append(d.FillIn, fmt.Sprintf("device: the file's names of GPUs are not of one model that is known; write the device type in the place of %s, or draft again with --device", FillIn))
-		d.remarks.Devices = "fill in the device type"
-	case slices.Contains(names, FillIn):
-		d.FillIn = append(d.FillIn, fmt.Sprintf("device: the file does not name the GPUs; write their device type in the place of %s, or draft again with --device", FillIn))
-		d.remarks.Devices = "fill in the device type"
-	case given != "" && !slices.Contains(names, given):
-		d.guess("the file names %s, so --device %s was not used; change the device types if you know better", strings.Join(names, " and "), given)
-	}
-	return all
-}
-
 // link guesses the node's link class from the paths between its GPUs.
 func (d *Draft) link(m *Machine, o Options, devices []op.Member) string {
 	if len(m.GPUs) == 1 {
@@ -165,7 +124,7 @@ func (d *Draft) link(m *Machine, o Options, devices []op.Member) string {
 		return d.unsaid(o, devices)
 	}
 	w := wiring(m)
-	d.doubtDevice(w, o, devices[0].Device)
+	d.doubtDevice(w, o, devices)
 	switch {
 	case w.wired == 0 && sheetFabric(o, devices) != "":
 		d.guess("link class pcie: the file shows no links between GPUs but PCIe, the farthest at %s, though by its datasheet %s has %s; topo -mp leaves these out, and so may a virtual machine: if they are there, write link: %[3]s", w.farthest, devices[0].Device, sheetFabric(o, devices))
@@ -187,23 +146,6 @@ func (d *Draft) link(m *Machine, o Options, devices []op.Member) string {
 	d.guess("link class pcie: %s joins only the GPUs of each island %s, so what crosses from one to another goes over PCIe (%s); one node has one class, and groups within an island are faster than this says", w.fabric, w.islandNames(), w.farthest)
 	d.remarks.Link = fmt.Sprintf("guessed: the slower of two; %s joins GPUs of %d islands only", w.fabric, len(w.islands))
 	return pcie
-}
-
-// mostNVLinks is what a GPU of any kind that is known has.
-const mostNVLinks = 18
-
-// doubtDevice says of more NVLinks between two GPUs than one has that the file and the device
-// type cannot both be right.
-func (d *Draft) doubtDevice(w wires, o Options, device string) {
-	has := o.Datasheet(costmodel.ModelOf(device)).Links
-	switch {
-	case w.fabric != nvlink || w.most <= cmp.Or(has, mostNVLinks):
-	case has > 0:
-		d.guess("device %s: by its datasheet it has %d NVLinks, and the file shows %d between two GPUs: look which GPUs they are", device, has, w.most)
-		d.remarks.Devices = "guessed: the file shows more NVLinks than " + device + " has"
-	default:
-		d.guess("link class %s: the file shows %d NVLinks between two GPUs, and no GPU that is known has more than %d: look at the file", w.fabric, w.most, mostNVLinks)
-	}
 }
 
 // sheetFabric is the datasheet's class of the GPUs' own links; "" where they have
@@ -318,28 +260,32 @@ func cardRate(l costmodel.Link, card NIC, unnamed bool) string {
 	return text
 }
 
-// narrowPCIe names PCIe that is narrower than what a profile's laws of pcie were measured on:
-// those laws would stand above what is stated of their class.
-const narrowPCIe = "pcie_narrow"
+// narrow ends the name of a class whose links are narrower than what a profile's laws of the
+// class were measured on: those laws would stand above what is stated of it.
+const narrow = "_narrow"
 
 // state states the rate of the nodes' link class where nothing else would: with it the draft
 // can be planned with as it is, and a profile with laws of the class stands above it. Of PCIe
-// the file's narrowest link stands above the datasheet, which has the device's own.
+// the file's narrowest link stands above the datasheet, which has the device's own, and so do
+// fewer NVLinks than it has.
 func (d *Draft) state(m *Machine, o Options, n costmodel.Node) {
 	model := costmodel.ModelOf(n.Devices[0].Device)
 	sheet := o.Datasheet(model)
 	rate, from := sheet.rate(n.Link), "the datasheet's of "+model
 	measured, unknown := slices.Contains(sheet.Laws, n.Link), sheet.Fabric == "" && sheet.HostPerS == 0
 	l := costmodel.Link{Name: n.Link, Rate: m.PCIePerS}
-	narrow := n.Link == pcie && (rate == 0 || l.Rate < rate) && l.Validate() == nil
-	if narrow {
+	less := n.Link == pcie && (rate == 0 || l.Rate < rate) && l.Validate() == nil
+	switch {
+	case less:
 		rate, from = l.Rate, "the narrowest PCIe link that the file has between two GPUs (of an idle GPU, or in a virtual machine, perhaps less than it can)"
+	case n.Link == nvlink && d.nvlinks > 0 && rate > 0:
+		less, rate, from = true, rate*units.BytesPerS(d.nvlinks), fmt.Sprintf("%s for as many links as the file shows", from)
 	}
 	switch {
-	case n.Link == "" || !narrow && (unknown || measured):
+	case n.Link == "" || !less && (unknown || measured):
 	case rate > 0:
-		if l.Rate = rate; narrow && measured {
-			l.Name = narrowPCIe
+		if l.Rate = rate; less && measured {
+			l.Name += narrow
 			for i := range d.Cluster.Nodes {
 				d.Cluster.Nodes[i].Link = l.Name
 			}

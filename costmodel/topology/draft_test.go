@@ -47,14 +47,22 @@ func TestDraft(t *testing.T) {
 	named := func(names ...string) *Machine {
 		m := machine(none[:2])
 		m.Named, m.NamedGPUs = names, 2
+		for i := range m.GPUs {
+			m.GPUs[i].Own = names[i%len(names)]
+		}
 		return m
 	}
 	partly := func(names ...string) *Machine {
-		m := named(names...)
-		m.NamedGPUs = 1
+		m := machine(none[:2])
+		m.Named, m.NamedGPUs = names, len(names)
 		return m
 	}
-	known := func(name string) string { return map[string]string{"NVIDIA X": "x"}[name] }
+	first := func(name string) *Machine {
+		m := partly(name)
+		m.GPUs[0].Own = name
+		return m
+	}
+	known := func(name string) string { return map[string]string{"NVIDIA X": "x", "NVIDIA Y": "y"}[name] }
 	for name, c := range map[string]struct {
 		m       *Machine
 		o       Options
@@ -67,9 +75,15 @@ func TestDraft(t *testing.T) {
 		"a name":           {named("NVIDIA X"), Options{Model: known}, "1x2 x", "pcie", 0, "the farthest meet at NODE"},
 		"a name, and more": {named("NVIDIA X"), Options{Model: known, Device: "x/cuda-12"}, "1x2 x/cuda-12", "pcie", 0, "the farthest meet at NODE"},
 		"another name":     {named("NVIDIA X"), Options{Model: known, Device: "y"}, "1x2 x", "pcie", 0, "the file names x, so --device y was not used"},
-		"unknown name":     {named("NVIDIA Z"), Options{Model: known}, "1x2 " + FillIn, "pcie", 0, "the file's names of GPUs are not of one model that is known"},
-		"name of one":      {partly("NVIDIA X"), Options{Model: known, Device: "y"}, "1x2 y", "pcie", 0, "the farthest meet at NODE"},
-		"two names":        {named("NVIDIA X", "NVIDIA Z"), Options{Model: known, Device: "y"}, "1x2 y", "pcie", 0, "the farthest meet at NODE"},
+		"unknown name":     {named("NVIDIA Z"), Options{Model: known}, "1x2 " + FillIn, "pcie", 0, "no one model is known that the file's names of GPUs, NVIDIA Z, mean; write"},
+		"name of one":      {partly("NVIDIA X"), Options{Model: known}, "1x2 " + FillIn, "pcie", 0, "device: the file names 1 of 2 GPUs; write"},
+		"not told which":   {partly("NVIDIA X", "NVIDIA Y"), Options{Model: known}, "1x2 " + FillIn, "pcie", 0, "are not told to be of which; write"},
+		"that of one":      {partly("NVIDIA X"), Options{Model: known, Device: "x"}, "1x2 x", "pcie", 0, "the farthest meet at NODE"},
+		"not that of one":  {partly("NVIDIA X"), Options{Model: known, Device: "y"}, "1x2 y", "pcie", 0, "device y of 2 GPUs: the file names NVIDIA X (1 of 2 GPUs), not known to be that"},
+		"the first":        {first("NVIDIA X"), Options{Model: known, Device: "y"}, "1x(1 x + 1 y)", "pcie", 0, "device y of 1 GPU: the file names NVIDIA X (1 of 2 GPUs)"},
+		"two names":        {named("NVIDIA X", "NVIDIA Y"), Options{Model: known}, "1x(1 x + 1 y)", "pcie", 0, "the farthest meet at NODE"},
+		"one of two names": {named("NVIDIA X", "NVIDIA Y"), Options{Model: known, Device: "y"}, "1x(1 x + 1 y)", "pcie", 0, "the file names x and y and which GPU is which, so --device y was not used for all"},
+		"one is unknown":   {named("NVIDIA X", "NVIDIA Z"), Options{Model: known, Device: "y"}, "1x(1 x + 1 y)", "pcie", 0, "the file names NVIDIA X, NVIDIA Z (2 of 2 GPUs), not known to be that"},
 		"chain":            {machine(none, [2]int{0, 1}, [2]int{1, 2}, [2]int{2, 3}), Options{Device: "x"}, "1x4 x", "nvlink", 0, "only 3 of 6 pairs are joined"},
 		"islands":          {machine(none, bridged...), Options{Device: "x"}, "1x4 x", "pcie", 0, "of each island (GPU0 GPU1) (GPU2 GPU3), so what crosses"},
 		"no wires":         {machine(none), Options{Device: "x"}, "1x4 x", "pcie", 0, "the farthest meet at NODE"},
@@ -103,6 +117,47 @@ func TestDraft(t *testing.T) {
 			t.Errorf("%s: of a rack, or not:\n%s", name, text)
 		}
 		readsBack(t, d)
+	}
+}
+
+// Fewer NVLinks than a GPU has are told where switches join the GPUs, and their rate is what the
+// draft states, under a name that no law has; where no switch does, the others may lead elsewhere.
+func TestDraftDoubtsFewerNVLinks(t *testing.T) {
+	sheet := Datasheet{Fabric: "nvlink", LinkPerS: 4.5e11, Links: 18, Laws: []string{"nvlink"}}
+	joined := func(links ...int) *Machine {
+		m := machine(make([]string, len(links)))
+		for i, a := range links {
+			for j, b := range links {
+				if i != j {
+					m.Between[i][j] = Path{Wires: min(a, b), Fabric: nvlink}
+				}
+			}
+		}
+		return m
+	}
+	for name, c := range map[string]struct {
+		m     *Machine
+		sheet Datasheet
+		want  string // in the draft; "" is no doubt
+	}{
+		"half":       {joined(9, 9, 9, 9), sheet, "  - {name: nvlink_narrow, bytes_per_s: 2.25e+11}"},
+		"why":        {joined(9, 9, 9, 9), sheet, "device h: by its datasheet it has 18 NVLinks, and the file shows 9: look which GPUs they are, or whether links are down; the rate that is stated is of 9"},
+		"one less":   {joined(18, 17, 18, 18), sheet, "  - {name: nvlink_narrow, bytes_per_s: 4.25e+11}"},
+		"no laws":    {joined(9, 9, 9, 9), Datasheet{Fabric: "nvlink", LinkPerS: 4.5e11, Links: 18}, "  - {name: nvlink, bytes_per_s: 2.25e+11}"},
+		"all":        {joined(18, 18, 18, 18), sheet, ""},
+		"a mesh":     {joined(6, 6, 6, 6), sheet, ""},
+		"a bridge":   {joined(4, 4), sheet, ""},
+		"no figures": {joined(9, 9, 9, 9), Datasheet{Fabric: "nvlink"}, ""},
+	} {
+		d, err := c.m.Draft(Options{Device: "h", Datasheet: func(string) Datasheet { return c.sheet }})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		readsBack(t, d)
+		text := string(d.YAML("x"))
+		if !strings.Contains(text, c.want) || strings.Contains(text, "by its datasheet") != (c.want != "") {
+			t.Errorf("%s: want %q in\n%s", name, c.want, text)
+		}
 	}
 }
 

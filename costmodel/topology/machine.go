@@ -27,7 +27,7 @@ type Machine struct {
 	// PCIePerS is the narrowest PCIe link between two GPUs that no links of their own join, in
 	// one direction; 0 where the file does not tell.
 	PCIePerS units.BytesPerS
-	Named    []string // the GPUs' own names, each once, where the file has them but not which is whose
+	Named    []string // the GPUs' own names, each once, whether or not the file says which is whose
 	// NamedGPUs is how many GPUs have one of these.
 	NamedGPUs int
 	Read      []string // what else the file says, in sentences
@@ -37,6 +37,7 @@ type Machine struct {
 type GPU struct {
 	Name  string // GPU0, or its PCI address
 	Model string // GPU model as clusters name it; "" where the file does not tell
+	Own   string // what it calls itself; "" where the file does not tell
 }
 
 // NIC is a network card.

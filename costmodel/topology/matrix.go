@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -70,7 +71,7 @@ func readMatrix(text string) (*Machine, error) {
 	if m == nil {
 		return nil, wrongf(0, "no matrix of nvidia-smi topo -m: no line begins with GPU0 and names the columns; write it with: nvidia-smi topo -m > topo.txt")
 	}
-	m.Named, m.NamedGPUs = named(text)
+	m.name(text)
 	m.Read = append(m.Read, around(text, m.Named)...)
 	if len(peers) > 0 {
 		slices.Sort(peers)
@@ -81,10 +82,11 @@ func readMatrix(text string) (*Machine, error) {
 
 // plain is a text without the escapes that underline a header, which copies hold
 // as they are, spelt out, or without their first character; and without what
-// launchers (srun -l, mpirun --tag-output) and quoting put before each line.
+// launchers (srun -l, mpirun --tag-output), logs with the time (kubectl logs --timestamps) and
+// quoting put before each line.
 func plain(text string) string {
 	text = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]|(\x{fffd}|\^\[|\\u001b|\\x1b|\\033)?\[[0-9][0-9;]*m`).ReplaceAllString(text, " ")
-	return regexp.MustCompile(`(?m)^(\d+: |\[\d+,\d+\]<std(out|err)>: ?|[>#] )`).ReplaceAllString(text, "")
+	return regexp.MustCompile(`(?m)^( *\d+: |\[\d+,\d+\]<std(out|err)>: ?|\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d) |[>#] )`).ReplaceAllString(text, "")
 }
 
 // fields are the words of a line.
@@ -260,20 +262,36 @@ func (t *table) machine() (*Machine, error) {
 	return m, nil
 }
 
-// named collects the GPUs' own names, which nvidia-smi -L, or the report of a framework's
-// environment, has around the matrix, and counts the GPUs that have one: GPU 0: NVIDIA H100
-// 80GB HBM3 (UUID: ..), or GPU 0,1: NVIDIA H20.
-func named(text string) (names []string, gpus int) {
-	told := map[string]bool{}
-	for _, g := range regexp.MustCompile(`(?m)^GPU (\d[\d,]{0,400}): ([^\n(]{1,80}? \(UUID|(NVIDIA|Tesla|Quadro|TITAN) [^\n(]{1,70}?\s*$)`).FindAllStringSubmatch(text, maxDevices) {
-		for gpu := range strings.SplitSeq(g[1], ",") {
-			told[gpu] = true
+// ownName is a line that names GPUs.
+var ownName = regexp.MustCompile(`(?m)^GPU (\d[\d,]{0,400}): ([^\n(]{1,80}? \(UUID|(NVIDIA|Tesla|Quadro|TITAN) [^\n(]{1,70}?\s*$)`)
+
+// name gives the GPUs their own names, which nvidia-smi -L, or the report of a framework's
+// environment, has around the matrix: GPU 0: NVIDIA H100 80GB HBM3 (UUID: ..), or
+// GPU 0,1: NVIDIA H20.
+//
+// nvidia-smi counts the GPUs as the matrix does. A report has those that its process may use,
+// counted from 0: which these are is known where they are all.
+func (m *Machine) name(text string) {
+	own, listed := map[int]string{}, true
+	clear := true
+	for _, g := range ownName.FindAllStringSubmatch(text, maxDevices) {
+		name, ok := strings.CutSuffix(g[2], "(UUID")
+		listed = listed && ok
+		if name = strings.TrimSpace(name); !slices.Contains(m.Named, name) {
+			m.Named = append(m.Named, name)
 		}
-		if name := strings.TrimSpace(strings.TrimSuffix(g[2], "(UUID")); !slices.Contains(names, name) {
-			names = append(names, name)
+		for gpu := range strings.SplitSeq(strings.TrimSuffix(g[1], ","), ",") {
+			at, err := strconv.Atoi(gpu)
+			clear = clear && err == nil && at < len(m.GPUs) && cmp.Or(own[at], name) == name
+			own[at] = name
 		}
 	}
-	return names, len(told)
+	m.NamedGPUs = len(own)
+	if clear && (listed || len(own) == len(m.GPUs)) {
+		for at, name := range own {
+			m.GPUs[at].Own = name
+		}
+	}
 }
 
 // around is what to say of the text around the matrix. Below the names of nvidia-smi -L

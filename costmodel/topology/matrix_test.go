@@ -34,6 +34,9 @@ func TestMatrixVariants(t *testing.T) {
 		"spelt out":   strings.Replace(two, "GPU0	GPU1	NIC0	CPU Affinity	NUMA Affinity", `\x1b[4mGPU0	GPU1	NIC0	CPU Affinity	NUMA Affinity\x1b[0m`, 1),
 		"escape lost": strings.Replace(two, "GPU0	GPU1	NIC0	CPU Affinity	NUMA Affinity", "[4mGPU0	GPU1	NIC0	CPU Affinity	NUMA Affinity[0m", 1),
 		"srun -l":     "0: " + strings.ReplaceAll(two, "\n", "\n0: "),
+		"srun -l 16":  " 0: " + strings.ReplaceAll(two, "\n", "\n 0: "),
+		"kubectl":     "2026-09-01T10:00:00.000000000Z " + strings.ReplaceAll(two, "\n", "\n2026-09-01T10:00:00.000000000Z "),
+		"docker":      "2026-09-01T10:00:00.1+02:00 " + strings.ReplaceAll(two, "\n", "\n2026-09-01T10:00:00.1+02:00 "),
 		"mpirun":      "[1,0]<stdout>:" + strings.ReplaceAll(two, "\n", "\n[1,0]<stdout>:"),
 		"quoted":      "> " + strings.ReplaceAll(two, "\n", "\n> "),
 		"bom":         "\ufeff" + two,
@@ -73,6 +76,27 @@ func TestMatrixVariants(t *testing.T) {
 	}
 	if _, err := read(Matrix, one+one); err == nil || !strings.Contains(err.Error(), "topo:4: a second matrix") {
 		t.Errorf("two machines of one GPU: %v", err)
+	}
+}
+
+// nvidia-smi -L counts GPUs as the matrix does; a framework's report counts those that its
+// process may use, which are known where they are all. What contradicts itself names none.
+func TestMatrixNamesGPUs(t *testing.T) {
+	const a, b = "NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 3090"
+	for name, c := range map[string]struct{ text, first, second string }{
+		"both":          {"GPU 0: " + a + " (UUID: GPU-1)\nGPU 1: " + b + " (UUID: GPU-2)\n", a, b},
+		"both, no UUID": {"GPU 0: " + a + "\nGPU 1: " + b + "\n", a, b},
+		"together":      {"GPU 0,1: " + a + "\n", a, a},
+		"the second":    {"GPU 1: " + b + " (UUID: GPU-2)\n", "", b},
+		"one, no UUID":  {"GPU 0: " + a + "\n", "", ""},
+		"twice":         {"GPU 0: " + a + " (UUID: GPU-1)\nGPU 0: " + b + " (UUID: GPU-2)\n", "", ""},
+		"said again":    {"GPU 0,1: " + a + "\nGPU 0: " + a + "\n", a, a},
+		"one too many":  {"GPU 0: " + a + " (UUID: GPU-1)\nGPU 1: " + a + " (UUID: GPU-2)\nGPU 2: " + a + " (UUID: GPU-3)\n", "", ""},
+	} {
+		m, err := read(Matrix, c.text+two)
+		if err != nil || m.GPUs[0].Own != c.first || m.GPUs[1].Own != c.second {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
 	}
 }
 

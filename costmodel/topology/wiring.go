@@ -9,6 +9,7 @@ import (
 type wires struct {
 	pairs, wired int
 	least, most  int    // links of a wired pair
+	ofOne        int    // the most links that the pairs of one GPU have together
 	fabric       string // of the first wired pair
 	farthest     Hop    // of the pairs that are not wired
 	islands      [][]int
@@ -22,6 +23,11 @@ func wiring(m *Machine) wires {
 		for j := range i {
 			w.add(m.Between[i][j])
 		}
+		links := 0
+		for _, p := range m.Between[i] {
+			links += p.Wires
+		}
+		w.ofOne = max(w.ofOne, links)
 	}
 	seen := make([]bool, len(m.GPUs))
 	for i := range m.GPUs {
