@@ -64,7 +64,7 @@ func (a *app) borrow(model, devices, from, out string) (*costmodel.Profile, erro
 		return nil, err
 	}
 	if _, described := sheets[model]; !described {
-		model = profiles.Spelt(model, datasheets())
+		model = speltModel(model, datasheets())
 	}
 	if _, err := profiles.Lookup(model); err == nil && from == borrowReferences {
 		return nil, usagef("--for %[1]s: a reference profile of it was measured, which solve takes where --profile is missing or ends with ,%[2]s (see: evenkeel show --references %[1]s); other lenders are named with --borrow", model, borrowReferences)

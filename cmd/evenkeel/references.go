@@ -24,7 +24,7 @@ func (a *app) showReferences(given []string, o view) error {
 		s := results.SummariseReferences(profiles.All())
 		return a.print(s, func(w io.Writer) error { return results.References(w, s, datasheets()) })
 	}
-	r, err := referenceOf(profiles.Spelt(given[0], datasheets()))
+	r, err := referenceOf(speltModel(given[0], datasheets()))
 	if err != nil {
 		return usagef("show --references: %w", err)
 	}
@@ -107,6 +107,17 @@ func (o problem) lawsOf(cluster costmodel.Cluster) (known, error) {
 	return k, nil
 }
 
+// speltModel is a device type in the spelling of the one among known models that it is of, or that
+// a GPU's own name means: a100_sxm_40gb of A100-SXM4-40GB. Of none, or several, it stays as it is.
+func speltModel(given string, models []string) string {
+	spelt := profiles.Spelt(given, models)
+	model := costmodel.ModelOf(spelt)
+	if named := modelNamed(model); !slices.Contains(models, model) && slices.Contains(models, named) {
+		return named + spelt[len(model):]
+	}
+	return spelt
+}
+
 // spelt is a cluster whose device types of GPU models that are known, or that the given profiles
 // have, are spelt as these are: H100-SXM is h100_sxm. What a profile has by its own name stays.
 func spelt(c costmodel.Cluster, own []profiles.Reference) (costmodel.Cluster, error) {
@@ -121,7 +132,7 @@ func spelt(c costmodel.Cluster, own []profiles.Reference) (costmodel.Cluster, er
 		c.Nodes[i].Devices = slices.Clone(c.Nodes[i].Devices)
 		for k := range c.Nodes[i].Devices {
 			d := &c.Nodes[i].Devices[k]
-			d.Device = profiles.Spelt(d.Device, models)
+			d.Device = speltModel(d.Device, models)
 		}
 	}
 	return c, c.Validate() // one model in two spellings

@@ -98,8 +98,9 @@ func Spelt(given string, models []string) string {
 
 // Nearest suggests a known name, as an error ends with it, or nothing: the given one in another
 // spelling; one that goes on where the given one ends, as h100_sxm after h100 and mi300x after
-// mi300; else the longest that the given one goes on from, as a100_sxm for a100_sxm_80gb; else
-// one that differs by no more than a third of its letters.
+// mi300; else of those with its model number the one that has most of its words, as a100_sxm_40gb for
+// a100_40gb, and is the longest that the given one goes on from, as a100_sxm for a100_sxm_80gb;
+// else one that differs by no more than a third of its letters.
 func Nearest(given string, names []string) string {
 	name := plain(given)
 	if slices.Contains(names, name) {
@@ -113,7 +114,7 @@ func Nearest(given string, names []string) string {
 		}
 	}
 	longest := slices.MinFunc(names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(shared(name, b), shared(name, a)), distance(a)-distance(b))
+		return cmp.Or(cmp.Compare(both(name, b), both(name, a)), cmp.Compare(shared(name, b), shared(name, a)), distance(a)-distance(b))
 	})
 	switch {
 	case shared(name, longest) > 0:
@@ -135,6 +136,20 @@ func shared(given, known string) int {
 		return len(number)
 	}
 	return 0
+}
+
+// both counts the words of a given name that a known one with its model number has; sxm4 is sxm.
+func both(given, known string) int {
+	if shared(given, known) == 0 {
+		return 0
+	}
+	all, n := strings.Split(known, "_"), 0
+	for w := range strings.SplitSeq(given, "_") {
+		if slices.Contains(all, w) || slices.Contains(all, strings.TrimRight(w, "0123456789")) {
+			n++
+		}
+	}
+	return n
 }
 
 // Merge is one profile of several, each once, in the given order: of the references of

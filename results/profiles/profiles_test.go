@@ -176,9 +176,10 @@ func TestLookupKnowsOfDatasheets(t *testing.T) {
 // What is suggested begins alike, however it is written; letters alone decide where
 // nothing does.
 func TestSuggestedNamesBeginAlike(t *testing.T) {
-	datasheets := []string{"a10", "a100_pcie", "a100_sxm_40gb", "a6000", "h100_pcie", "l4", "l40", "l40s", "mi100", "mi300x", "mi325x", "rtx_4090", "rtx_4090d"}
+	datasheets := []string{"v100_sxm3_32gb", "v100_sxm_16gb", "v100_sxm_32gb", "a10", "a100_pcie", "a100_pcie_40gb", "a100_sxm_40gb", "a6000", "h100_pcie", "l4", "l40", "l40s", "mi100", "mi300x", "mi325x", "rtx_4090", "rtx_4090d"}
 	for name, want := range map[string]string{
 		"A100_SXM": "a100_sxm", "a100-sxm": "a100_sxm",
+		"a100_40gb": "a100_sxm_40gb", "A100-SXM4-40GB": "a100_sxm_40gb", "a100_pcie_40": "a100_pcie_40gb", "a100_80gb_pcie": "a100_pcie", "V100-SXM2-32GB": "v100_sxm_32gb", "v100_16gb": "v100_sxm_16gb",
 		"mi300": "mi300x", "a100_sxm_80gb": "a100_sxm", "A100-SXM4-80GB": "a100_sxm", "H100_SXM": "h100_sxm", "H100 PCIe": "h100_pcie", "h1000": "h100_sxm",
 		"a1000": "a100_sxm", "h100_pcei": "h100_pcie", "L40": "l40", "l40g": "l40", "l4o": "l4", "mi335x": "mi325x", "rtx_4090_ti": "rtx_4090", "RTX": "rtx_pro_6000_server",
 		"AMD MI300X": "mi300x", "AMD Instinct MI308X": "mi300x", "nvidia_h100_sxm": "h100_sxm", "p100": "", "gb10": "",
