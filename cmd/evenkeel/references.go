@@ -217,9 +217,13 @@ func (o problem) ofCluster(err error) error {
 	return usageError{costmodel.InClusterFile(o.cluster, data, err)}
 }
 
-// assumeStated adds laws of the links that the cluster states, and says of which none came.
+// assumeStated adds laws of the links that the cluster states, and says of which none came. Of
+// GPUs beside such as have no bf16 it adds laws in f16.
 func (k *known) assumeStated() {
 	k.profile = costmodel.AssumeLinks(k.profile, k.cluster)
+	if of := fit.AssumeF16(k.profile, k.types()); len(of) > 0 {
+		k.notes = append(k.notes, fmt.Sprintf("%s: f16, which another GPU of the cluster computes in alone, is taken to cost what bf16 does", strings.Join(of, ", ")))
+	}
 	k.notes = append(k.notes, k.cluster.Unheeded(k.profile)...)
 }
 

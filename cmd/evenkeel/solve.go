@@ -521,15 +521,20 @@ func (o problem) precision(laws known) (op.DType, error) {
 	return "", usagef("the profile has attention laws of %s for %s: choose one with --dtype", of, strings.Join(names, ", "))
 }
 
-// precisions are those for which each device type of the cluster has laws of attention or, where
-// no precision is all of theirs (common), any of them; of names the types.
-func (k known) precisions() (have []op.DType, of string, common bool) {
-	var types []string
+// types are the device types of the cluster, in its order.
+func (k known) types() (types []string) {
 	for _, r := range k.cluster.Ranks() {
 		if !slices.Contains(types, r.Device) {
 			types = append(types, r.Device)
 		}
 	}
+	return types
+}
+
+// precisions are those for which each device type of the cluster has laws of attention or, where
+// no precision is all of theirs (common), any of them; of names the types.
+func (k known) precisions() (have []op.DType, of string, common bool) {
+	types := k.types()
 	with := map[op.DType][]string{}
 	for _, l := range k.profile.Laws {
 		d := l.Variant.DType
