@@ -192,7 +192,7 @@ func (p *Problem) pick(found []strategy.Attempt, skipped []string, bound units.S
 	plan := &Plan{
 		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.Strategy.Name(), Taken: w.asked(at, recommended, base),
 		Ranks: p.planRanks(l), Groups: l.Groups, Schedule: l.Schedule, Step: *chosen.Step, Bound: bound,
-		Gap: gapOf(chosen.Time(), bound), Warnings: slices.Concat(skipped, warnings(found), p.tightMemory(chosen.Step)), Notes: notModelled(),
+		Gap: gapOf(chosen.Time(), bound), Warnings: slices.Concat(skipped, warnings(found), p.tightMemory(chosen.Step), p.acrossMakers(l)), Notes: notModelled(),
 	}
 	for i := range found {
 		plan.Compared = append(plan.Compared, w.candidate(i))
@@ -280,6 +280,24 @@ func (p *Problem) tightMemory(s *costmodel.Step) []string {
 	m := s.Ranks[at].Memory
 	return []string{fmt.Sprintf("%s is planned to %v of its %v, and nobody measured what the context, communicators and fragmentation take of that: --memory-reserve %.0f%% leaves them as much as fragmentation takes as a rule, and evenkeel calibrate on the device measures the context",
 		p.posed.Place(at), m.Peak(), m.Capacity, 100*UsualReserve)}
+}
+
+// acrossMakers warns of a plan on GPUs of several makers.
+func (p *Problem) acrossMakers(l costmodel.Layout) []string {
+	var devices []string
+	for r, k := range p.posed.Ranks {
+		if l.Shards[r].Tokens() > 0 {
+			devices = append(devices, k.Device)
+		}
+	}
+	known, unknown := p.Predictor.Makers(devices)
+	if len(unknown) > 0 {
+		known = append(known, fmt.Sprintf("a maker that the profile does not tell (%s)", strings.Join(unknown, ", ")))
+	}
+	if len(known) < 2 {
+		return nil
+	}
+	return []string{fmt.Sprintf("the plan is on GPUs of %s together, and neither NCCL nor RCCL nor oneCCL talks to GPUs of another maker: what crosses between them goes through host memory, by a library that does (gloo), slower than predicted here", strings.Join(known, " and "))}
 }
 
 func (p *Problem) planRanks(l costmodel.Layout) []PlanRank {

@@ -264,6 +264,9 @@ func (f Framework) best(x *asked) (*variant, error) {
 	var no, full error
 	for _, ranks := range x.rankSets() {
 		all, err := f.somewhere(x, ranks)
+		if apart := x.apart(ranks); apart != nil {
+			all, err = nil, apart
+		}
 		if len(ranks) == len(x.plan.Ranks) {
 			x.refused = err
 		}
@@ -300,6 +303,22 @@ func (f Framework) best(x *asked) (*variant, error) {
 		return nil, &NotRunError{Framework: f.Name, Reason: why, Others: but(Names(), f.Name), Full: full != nil}
 	}
 	return best, nil
+}
+
+// apart says why no framework trains on some ranks together: their GPUs are of several makers.
+func (x *asked) apart(ranks []int) error {
+	p, err := x.problem(x.plan.Job)
+	if err != nil {
+		return err
+	}
+	var devices []string
+	for _, r := range ranks {
+		devices = append(devices, x.plan.Ranks[r].Device)
+	}
+	if makers, _ := p.Predictor.Makers(devices); len(makers) > 1 {
+		return fmt.Errorf("%s: GPUs of %s form no communicator, for neither NCCL nor RCCL nor oneCCL talks to GPUs of another maker", units.Count(len(ranks), "rank"), strings.Join(makers, " and "))
+	}
+	return nil
 }
 
 // somewhere lists the variants on some ranks or, where there are none on so many, on as many of
