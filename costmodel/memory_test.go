@@ -309,6 +309,19 @@ func TestTailsTakeNoBuffers(t *testing.T) {
 	}
 }
 
+// TestWhoIsNotAloneMerges: where no other group sends anything, as the tail that stays at home,
+// there is still one to merge with; a group alone has none.
+func TestWhoIsNotAloneMerges(t *testing.T) {
+	l := Layout{Schedule: Schedule{KeepTail: true}, Groups: []Group{{{0, 4}}, {{1, 4}}}, Shards: []Shard{{[]Segment{{0, 100}}}, {[]Segment{{100, 224}}}}}
+	if s := l.memoryShares(smallModel()); s[0].Widest != 1 || s[1].Widest != 100 {
+		t.Errorf("beside a group that sends nothing %d, beside one that sends 100 tokens %d", s[0].Widest, s[1].Widest)
+	}
+	l = Layout{Schedule: Schedule{KeepTail: true}, Groups: []Group{{{0, 4}}}, Shards: []Shard{{[]Segment{{0, 100}}}}}
+	if s := l.memoryShares(smallModel()); s[0].Widest != 0 {
+		t.Errorf("alone %d", s[0].Widest)
+	}
+}
+
 // TestTwoMicroBatchesAtOnce keep what the layers keep twice, and the gradient of the other's
 // output beside the fullest phase; by the attention's backward both MLPs are through.
 func TestTwoMicroBatchesAtOnce(t *testing.T) {

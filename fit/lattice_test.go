@@ -2,11 +2,25 @@ package fit
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
+
+// From a node an octave beyond what was measured along an axis the correction may not fall, where
+// it is held; up to there, and however far along another axis, it may.
+func TestNoFallIsLeftFarBeyondThePoints(t *testing.T) {
+	l := &correction{ends: []float64{8, 3}, k: &kriging{grids: []*grid{newGrid([][]float64{{7, 8, 9, 10}, {3, 5}}, []float64{1, 1}, 1)}}}
+	for held, want := range map[bool][]float64{false: {1, 2, 3, 4, 5, 6, 7, 8}, true: {1, 2, 3, 4, 0, 0, 0, 0}} {
+		fall := []float64{1, 2, 3, 4, 5, 6, 7, 8}
+		l.shape.held = held
+		if l.hold(0, fall); !slices.Equal(fall, want) {
+			t.Errorf("held %v: may fall by %v, want %v", held, fall, want)
+		}
+	}
+}
 
 // Points at random places have a lattice of a bounded number of nodes, both ends of every
 // axis on it; as many as a prior has, and all corners of a table, are kept.

@@ -1,10 +1,28 @@
 package fit
 
 import (
+	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 )
+
+// The interval of n errors reaches to the one of rank ceil(0.9 (n + 1)), counted from the
+// smallest, whatever their order and direction: the largest where there are no more than ten.
+func TestSpreadReachesToItsRank(t *testing.T) {
+	for n, rank := range map[int]int{1: 1, 8: 8, 9: 9, 10: 10, 19: 18, 20: 19, 29: 27, 30: 28, 99: 90, 100: 91} {
+		logs := make([]float64, n)
+		for i, at := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
+			logs[at] = float64(i+1) / 100 * float64(1-2*(i%2))
+		}
+		got := spread(append(logs, math.NaN()))
+		want := math.Exp(float64(rank) / 100)
+		if math.Abs(got.Hi-want) > 1e-12 || math.Abs(got.Lo-1/want) > 1e-12 {
+			t.Errorf("of %d errors %+v, want the %d-th, %v", n, got, rank, want)
+		}
+	}
+}
 
 // A law tells its errors in six digits, by which its own points are still known; and by four or
 // by all digits, as profiles told them before.

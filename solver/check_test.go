@@ -308,6 +308,22 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 	}
 }
 
+// Groups side by side have a sequence and a device each.
+func TestCheckNoticesGroupsOfNothing(t *testing.T) {
+	for _, tc := range []struct {
+		groups, sequences, ranks, most int
+	}{{0, 2, 5, 2}, {2, 2, 5, 0}, {3, 2, 5, 2}, {5, 9, 5, 0}, {6, 9, 5, 5}, {6, 5, 5, 5}} {
+		var f findings
+		f.sideBySide(&Plan{Job: costmodel.Job{Accumulate: tc.sequences}, Ranks: make([]PlanRank, tc.ranks), SideBySide: &SideBySide{Time: 1, MicroBatches: 1, Groups: tc.groups}})
+		switch want := fmt.Sprintf("side_by_side.groups: %d: want 1 to %d, ", tc.groups, tc.most); {
+		case tc.most == 0 && len(f) > 0:
+			t.Errorf("%+v: %v", tc, f)
+		case tc.most > 0 && (len(f) != 1 || !strings.HasPrefix(f[0].Error(), want)):
+			t.Errorf("%+v: %v, want %s", tc, f, want)
+		}
+	}
+}
+
 // Other plans than the one at hand may not have been compared truthfully.
 func TestCheckNoticesAWrongChoice(t *testing.T) {
 	plan, profile := checkedPlan(t)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
@@ -268,6 +269,41 @@ func TestRingsThatFitArePlans(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A ring that is lent where evenkeel had no time for a layout is evenkeel's plan: nothing more
+// tells that its search was skipped. Where something was found that fits, none is lent.
+func TestALentRingIsNotToldAsSkipped(t *testing.T) {
+	fast, slow := world.Fast(), world.Slow()
+	fast.Memory, slow.Memory = 900*units.MiB, 600*units.MiB
+	p := testProblem(t, "1x(2 fast + 1 slow)", 1<<13, fast, slow)
+	in, err := p.inOrder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(name string) string { return "strategy " + name + ": the time that it was given was up" }
+	skipped := []string{of("ring"), of("evenkeel"), of("evenkeel-sure")}
+	found, told, lent := p.lendRing(t.Context(), in, strategies(), nil, slices.Clone(skipped))
+	if !lent || len(found) != 1 || found[0].Strategy.Name() != "evenkeel" || !slices.Equal(told, []string{skipped[0], skipped[2]}) {
+		t.Fatalf("lent %v, found %d, told %q", lent, len(found), told)
+	}
+	if again, told, lent := p.lendRing(t.Context(), in, strategies(), found, slices.Clone(skipped)); lent || len(again) != 1 || !slices.Equal(told, skipped) {
+		t.Errorf("of a plan: lent %v, found %d, told %q", lent, len(again), told)
+	}
+}
+
+// Of what was found and does not fit the layout that exceeds memory least is told of.
+func TestTheNearestMissIsTold(t *testing.T) {
+	p := testProblem(t, "1x2 fast", 65536)
+	over := func(place string, states units.Bytes) strategy.Attempt {
+		return strategy.Attempt{MemErr: &strategy.MemoryError{Place: place, Memory: costmodel.Memory{States: states, Capacity: 10}}}
+	}
+	near, far := over("rank 0", 12), over("rank 1", 15)
+	for _, found := range [][]strategy.Attempt{{near, far}, {far, near}, {{}, far, near}} {
+		if got := p.noneFits(found).Reason; got != near.MemErr.Error() {
+			t.Errorf("of %d attempts: %s", len(found), got)
+		}
+	}
 }
 
 // States that nobody shares overflow every device, however many there are: more of them

@@ -49,9 +49,8 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.Cause(ctx))
 	if err == nil || late {
 		var lent bool
-		if found, lent = p.lendRing(ctx, in, todo, found); lent && late {
+		if found, skipped, lent = p.lendRing(ctx, in, todo, found, skipped); lent {
 			err = nil
-			skipped = slices.DeleteFunc(skipped, func(s string) bool { return strings.HasPrefix(s, "strategy "+evenkeel.Name+": ") })
 		}
 	}
 	if err != nil {
@@ -84,19 +83,20 @@ func lendSure(found []strategy.Attempt) {
 
 // lendRing gives evenkeel the ring whose shares are what the devices have room for, where that
 // fits and nothing that was found does. Searches move whole blocks of tokens and end a hair
-// above the memory, or have no time left; ways out count on the ring (see room.wayOut).
-func (p *Problem) lendRing(ctx context.Context, in ordered, todo []strategy.Strategy, found []strategy.Attempt) (all []strategy.Attempt, lent bool) {
+// above the memory, or have no time left, which of evenkeel is then nothing to tell; ways out
+// count on the ring (see room.wayOut).
+func (p *Problem) lendRing(ctx context.Context, in ordered, todo []strategy.Strategy, found []strategy.Attempt, skipped []string) (all []strategy.Attempt, told []string, lent bool) {
 	ours := slices.IndexFunc(todo, func(s strategy.Strategy) bool { return s.Name() == evenkeel.Name })
 	if ours < 0 || slices.ContainsFunc(found, func(a strategy.Attempt) bool { return planOf(&a) != nil }) {
-		return found, false
+		return found, skipped, false
 	}
 	l, fits := p.roomOf(in.Problem).ring()
 	if !fits {
-		return found, false
+		return found, skipped, false
 	}
 	step, err := in.Simulate(ctx, l)
 	if err != nil {
-		return found, false // as if nothing fitted
+		return found, skipped, false // as if nothing fitted
 	}
 	at := slices.IndexFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == evenkeel.Name })
 	if at < 0 { // the time was up before it had a layout at all
@@ -107,7 +107,8 @@ func (p *Problem) lendRing(ctx context.Context, in ordered, todo []strategy.Stra
 		Strategy: found[at].Strategy,
 		Result:   strategy.Result{Layout: l, Step: step, Evaluated: found[at].Evaluated + 1, Stopped: found[at].Stopped, Why: why},
 	}
-	return found, true
+	told = slices.DeleteFunc(skipped, func(s string) bool { return strings.HasPrefix(s, "strategy "+evenkeel.Name+": ") })
+	return found, told, true
 }
 
 // floor is what LowerBound says.
