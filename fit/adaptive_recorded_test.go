@@ -80,7 +80,7 @@ func calibrated(t testing.TB, r recorded, path string, n int, chooser profile.Ch
 	past, _ := profile.NewPast()
 	var c collected
 	start := b.Clock().Now()
-	cfg := profile.Config{Tool: "test", Budget: time.Hour, Seed: 1, Points: n, Chooser: chooser, PointTimeout: time.Hour}
+	cfg := profile.Config{Tool: "test", Budget: time.Hour, Seed: 1, Points: n, Chooser: chooser, PointTimeout: time.Hour, Wall: time.Now}
 	if err := profile.Calibrate(t.Context(), b, cfg, past, &c, func(profile.Progress) {}); err != nil {
 		t.Fatalf("%s: %v", r.name, err)
 	}

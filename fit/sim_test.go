@@ -39,7 +39,7 @@ func recorded(t testing.TB, spec string, budget time.Duration, only ...op.Kind) 
 	}
 	var j journal
 	past, _ := profile.NewPast()
-	cfg := profile.Config{Tool: "test", Budget: budget, Seed: c.Seed, PointTimeout: time.Minute, Only: only}
+	cfg := profile.Config{Tool: "test", Budget: budget, Seed: c.Seed, PointTimeout: time.Minute, Wall: time.Now, Only: only}
 	if err := profile.Calibrate(t.Context(), sim.New(c), cfg, past, &j, func(profile.Progress) {}); err != nil {
 		t.Fatal(err)
 	}

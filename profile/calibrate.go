@@ -26,6 +26,8 @@ type Config struct {
 	// PointTimeout is the time for one point, preparation included, after which its worker
 	// counts as hung. A single answer has less: see calibration.patience.
 	PointTimeout time.Duration
+	// Wall is the clock that deadlines go by: that of a backend, which budgets go by, may jump.
+	Wall func() time.Time
 }
 
 // Journal stores the lines of a recording. Once Append has returned nil the line survives
@@ -517,7 +519,7 @@ func (c *calibration) sample(ctx context.Context, v visit) (*sampling, error) {
 	if measures := quantity(v.Op); measures == op.Time {
 		m, err = samplePoint(ctx, c.backend.Clock(), c.patient(x, v.Spot), v.Shape, c.inputSeed(v.Spot), c.protocol)
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
+		ctx, cancel := context.WithDeadline(ctx, c.Wall().Add(c.PointTimeout))
 		defer cancel()
 		m, err = gaugePoint(ctx, x, v.Shape, c.inputSeed(v.Spot), measures)
 	}

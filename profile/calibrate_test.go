@@ -20,7 +20,7 @@ import (
 )
 
 func config(budget time.Duration) profile.Config {
-	return profile.Config{Tool: "test", Budget: budget, Seed: 1, PointTimeout: time.Minute}
+	return profile.Config{Tool: "test", Budget: budget, Seed: 1, PointTimeout: time.Minute, Wall: time.Now}
 }
 
 func silent(profile.Progress) {}

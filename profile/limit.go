@@ -85,15 +85,7 @@ type law struct {
 func lawOf(s Spot) law { return law{s.On, s.Op, s.Shape.Variant()} }
 
 func (c *calibration) patient(x Executor, of Spot) *patient {
-	return &patient{Executor: x, c: c, of: lawOf(of), until: fromNow(c.PointTimeout)}
-}
-
-// fromNow is when a time is over, by the clock that deadlines go by, which is no backend's.
-func fromNow(d time.Duration) time.Time {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	at, _ := ctx.Deadline()
-	return at
+	return &patient{Executor: x, c: c, of: lawOf(of), until: c.Wall().Add(c.PointTimeout)}
 }
 
 // Prepare implements Executor.
@@ -104,12 +96,12 @@ func (x *patient) Prepare(ctx context.Context, s op.Shape, seed uint64) error {
 // Run implements Executor. A batch that the hardware slowed down, and the pause after it, take
 // nothing of the point's time: their number has a limit.
 func (x *patient) Run(ctx context.Context, inner, n int) (b Batch, err error) {
-	start := x.c.backend.Clock().Now()
+	start := x.c.Wall()
 	ask := func(ctx context.Context) error { b, err = x.Executor.Run(ctx, inner, n); return err }
 	if x.call == 0 {
 		err = x.asked(ctx, ask)
 	} else {
-		ctx, cancel := context.WithDeadline(ctx, earlier(x.until, fromNow(x.calls(inner*n))))
+		ctx, cancel := context.WithDeadline(ctx, earlier(x.until, start.Add(x.calls(inner*n))))
 		defer cancel()
 		err = ask(ctx)
 	}
@@ -120,7 +112,7 @@ func (x *patient) Run(ctx context.Context, inner, n int) (b Batch, err error) {
 		x.call = slices.Max(calls)
 	}
 	if b.Guard.Throttled {
-		x.until = x.until.Add(x.c.backend.Clock().Now().Sub(start) + longestPause)
+		x.until = x.until.Add(x.c.Wall().Sub(start) + longestPause)
 	}
 	return b, err
 }
@@ -141,16 +133,16 @@ func (x *patient) asked(ctx context.Context, ask func(context.Context) error) er
 	if before > 0 {
 		limit = min(limit, x.c.alert(x.of.on, before))
 	}
-	start := x.c.backend.Clock().Now()
-	ctx, cancel := x.wait(ctx, limit)
+	start := x.c.Wall()
+	ctx, cancel := x.wait(ctx, start.Add(limit), limit)
 	defer cancel()
 	err := ask(ctx)
-	x.took = max(x.took, x.c.backend.Clock().Now().Sub(start))
+	x.took = max(x.took, x.c.Wall().Sub(start))
 	return cutOff(ctx, err, limit, x.c.Budget)
 }
 
-func (x *patient) wait(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	if at := fromNow(limit); at.Before(x.until) && limit < x.c.PointTimeout {
+func (x *patient) wait(ctx context.Context, at time.Time, limit time.Duration) (context.Context, context.CancelFunc) {
+	if at.Before(x.until) && limit < x.c.PointTimeout {
 		return context.WithDeadlineCause(ctx, at, errCut)
 	}
 	return context.WithDeadline(ctx, x.until)

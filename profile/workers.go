@@ -7,7 +7,7 @@ import (
 
 // executor opens and readies the executor of a place.
 func (c *calibration) executor(ctx context.Context, on, place string) (Executor, error) {
-	at, start := peerKey{on, place}, c.backend.Clock().Now()
+	at, start := peerKey{on, place}, c.Wall()
 	ctx, limit, cancel := c.starting(ctx, at)
 	defer cancel()
 	if c.open[at] == nil {
@@ -21,7 +21,7 @@ func (c *calibration) executor(ctx context.Context, on, place string) (Executor,
 		c.drop(on, place)
 		return nil, asOpError(cutOff(ctx, err, limit, c.Budget))
 	}
-	c.starts[at] = max(c.starts[at], c.backend.Clock().Now().Sub(start))
+	c.starts[at] = max(c.starts[at], c.Wall().Sub(start))
 	return c.open[at], nil
 }
 
@@ -49,6 +49,6 @@ func (c *calibration) starting(ctx context.Context, at peerKey) (_ context.Conte
 		ctx, cancel := context.WithCancel(ctx)
 		return ctx, limit, cancel
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errCut)
+	ctx, cancel := context.WithDeadlineCause(ctx, c.Wall().Add(limit), errCut)
 	return ctx, limit, cancel
 }

@@ -37,7 +37,7 @@ func TestChain(t *testing.T) {
 	}
 	var rec journal
 	past, _ := profile.NewPast()
-	err = profile.Calibrate(context.Background(), sim.New(cfg), profile.Config{Tool: "test", Budget: time.Minute, Seed: 3, PointTimeout: time.Minute}, past, &rec, func(profile.Progress) {})
+	err = profile.Calibrate(context.Background(), sim.New(cfg), profile.Config{Tool: "test", Budget: time.Minute, Seed: 3, PointTimeout: time.Minute, Wall: time.Now}, past, &rec, func(profile.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -201,7 +201,7 @@ const (
 
 // config is what the flags say of measuring.
 func (o calibration) config(only []op.Kind) (profile.Config, error) {
-	c := profile.Config{Tool: tool, Budget: o.budget, Seed: o.seed, Only: only, Points: o.points, PointTimeout: o.pointTimeout}
+	c := profile.Config{Tool: tool, Budget: o.budget, Seed: o.seed, Only: only, Points: o.points, PointTimeout: o.pointTimeout, Wall: time.Now}
 	switch o.choose {
 	case spreadChoice:
 	case adaptiveChoice:

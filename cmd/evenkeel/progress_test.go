@@ -24,7 +24,7 @@ func reported(t *testing.T, p *progress) {
 		t.Fatal(err)
 	}
 	past, _ := profile.NewPast()
-	cfg := profile.Config{Tool: "test", Budget: 20 * time.Second, Seed: 1, PointTimeout: time.Minute}
+	cfg := profile.Config{Tool: "test", Budget: 20 * time.Second, Seed: 1, PointTimeout: time.Minute, Wall: time.Now}
 	step := func(r profile.Progress) { p.last = time.Time{}; p.step(r) }
 	if err := profile.Calibrate(t.Context(), sim.New(c), cfg, past, forgetful{}, step); err != nil {
 		t.Fatal(err)

@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"profile":                      {"costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"profile/importer":             {"profile", "costmodel/op", "internal/units", "internal/stats", "internal/doc", "internal/spelling"},
 	"profile/backend/child":        {},
-	"profile/backend/cpu":          {"profile", "profile/backend/child", "profile/backend/host", "profile/backend/cpu", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"profile/backend/cpu":          {"profile", "profile/backend/child", "profile/backend/host", "profile/backend/cpu", "costmodel/op", "internal/units"},
 	"profile/backend/host":         {"profile", "internal/units"},
 	"profile/backend/nvml":         {"profile", "internal/units"},
 	"profile/backend/recorded":     {"profile", "costmodel/op", "internal/units"},
@@ -49,13 +49,13 @@ var allowed = map[string][]string{
 	"fit":                          {"costmodel", "costmodel/op", "profile", "internal/units", "internal/stats", "internal/doc", "internal/spelling"},
 	"solver/milp":                  {},
 	"solver/recommend":             {"costmodel", "internal/units", "internal/spelling"},
-	"solver/batch":                 {"solver/recommend", "costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc", "internal/ended"},
+	"solver/batch":                 {"solver/recommend", "costmodel", "costmodel/groupcost", "costmodel/workload", "solver/milp", "internal/units", "internal/doc", "internal/ended"},
 	"solver/multitask":             {"solver/recommend", "costmodel/multitask", "internal/units", "internal/doc", "internal/ended"},
 	"solver/pipeline":              {"solver/recommend", "solver/milp", "costmodel", "costmodel/pipeline", "costmodel/workload", "internal/units", "internal/doc", "internal/ended"},
 	"solver/internal/strategy":     {"costmodel", "costmodel/op", "internal/units", "internal/ended"},
 	"solver/internal/world":        {"solver/internal/strategy", "internal/reference", "costmodel", "costmodel/op", "internal/units"},
 	"solver/internal/analytic":     {"solver/internal/strategy", "costmodel", "costmodel/op", "internal/units"},
-	"solver/internal/baseline":     {"solver/internal/strategy", "solver/internal/analytic", "costmodel", "costmodel/op", "internal/units"},
+	"solver/internal/baseline":     {"solver/internal/strategy", "solver/internal/analytic", "costmodel", "internal/units"},
 	"solver/internal/hexiseq":      {"solver/internal/strategy", "solver/internal/analytic", "solver/internal/baseline", "costmodel", "internal/units"},
 	"solver/internal/evenkeel":     {"solver/internal/strategy", "solver/internal/analytic", "costmodel", "costmodel/op", "internal/units", "internal/ended"},
 	"solver/internal/bound":        {"costmodel", "costmodel/op", "internal/units"},
@@ -69,7 +69,7 @@ var allowed = map[string][]string{
 	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/emit", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
 		"results", "results/profiles", "replay", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
-		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/spelling", "internal/units", "internal/stats", "internal/doc", "internal/ended", "serve", "solver/emit", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline",
+		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/spelling", "internal/units", "internal/doc", "internal/ended", "serve", "solver/emit", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline",
 	},
 }
 
@@ -145,6 +145,7 @@ func imports(f file) []string {
 }
 
 func TestImportsFollowTheDesign(t *testing.T) {
+	used := map[string]bool{}
 	for _, f := range sources(t) {
 		from, ok := part(f.pkg)
 		if !ok {
@@ -160,15 +161,23 @@ func TestImportsFollowTheDesign(t *testing.T) {
 				continue
 			}
 			to, _ := part(rel)
+			used[from+" "+to] = true
 			if to != from && !slices.Contains(allowed[from], to) {
 				t.Errorf("%s: %s must not import %s", f.path, from, to)
+			}
+		}
+	}
+	for from, all := range allowed {
+		for _, to := range all {
+			if !used[from+" "+to] {
+				t.Errorf("%s may import %s and does not: take it off the table", from, to)
 			}
 		}
 	}
 }
 
 func TestOnlyTheEdgesTouchTheOutside(t *testing.T) {
-	forbidden := []string{"os", "os/exec", "os/signal", "syscall", "net", "net/http", "golang.org/x/sys/unix"}
+	forbidden := []string{"os", "os/exec", "os/signal", "syscall", "net", "net/http", "crypto/rand", "golang.org/x/sys/unix"}
 	for _, f := range sources(t) {
 		if f.test || slices.ContainsFunc(outside, func(p string) bool { return strings.HasPrefix(f.pkg, p) }) {
 			continue
@@ -178,14 +187,79 @@ func TestOnlyTheEdgesTouchTheOutside(t *testing.T) {
 				t.Errorf("%s: imports %s; files, clocks and processes belong to %v", f.path, path, outside)
 			}
 		}
-		ast.Inspect(f.ast, func(n ast.Node) bool {
-			if s, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Sleep", "After"}, s.Sel.Name) {
-					t.Errorf("%s: time.%s; take the clock as an input", f.path, s.Sel.Name)
-				}
-			}
+		for _, got := range impure(f) {
+			t.Errorf("%s: %s; take the clock, the deadline or the seed as an input", f.path, got)
+		}
+	}
+}
+
+// clocks are the functions that read one or wait for it. A limit of time reads it too, to know
+// when it is over; a deadline that is given does not, but ends work by the clock all the same.
+var clocks = map[string][]string{
+	"time":    {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"},
+	"context": {"WithTimeout", "WithTimeoutCause", "WithDeadline", "WithDeadlineCause"},
+}
+
+// limits are the packages outside the edges whose purpose is to limit others by time.
+var limits = map[string][]string{
+	"internal/ended": {"WithTimeoutCause"},
+	"profile":        {"WithDeadline", "WithDeadlineCause"}, // at a time by the clock that it is given
+}
+
+// seeded are what math/rand has without a generator of its own, which nobody seeded.
+var seeded = []string{"New", "NewSource", "NewPCG", "NewChaCha8", "NewZipf", "Rand", "Source", "Source64", "PCG", "ChaCha8", "Zipf"}
+
+// impure are the names of a file that make its results depend on more than its inputs.
+func impure(f file) (all []string) {
+	packages := map[string]string{}
+	for _, i := range f.ast.Imports {
+		path := strings.Trim(i.Path.Value, `"`)
+		name := filepath.Base(strings.TrimSuffix(path, "/v2"))
+		if i.Name != nil {
+			name = i.Name.Name
+		}
+		packages[name] = path
+	}
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		s, ok := n.(*ast.SelectorExpr)
+		if !ok {
 			return true
-		})
+		}
+		x, ok := s.X.(*ast.Ident)
+		if !ok {
+			return true
+		}
+		path := packages[x.Name]
+		clock := slices.Contains(clocks[path], s.Sel.Name) && !slices.Contains(limits[f.pkg], s.Sel.Name)
+		chance := strings.HasPrefix(path, "math/rand") && !slices.Contains(seeded, s.Sel.Name)
+		if clock || chance {
+			all = append(all, path+"."+s.Sel.Name)
+		}
+		return true
+	})
+	return all
+}
+
+func TestImpureNamesAreFound(t *testing.T) {
+	for text, want := range map[string]string{
+		"import \"time\"\nvar _ = <-time.NewTimer(time.Second).C":                              "time.NewTimer",
+		"import \"time\"\nvar _ = time.Until(time.Time{})":                                     "time.Until",
+		"import clock \"time\"\nvar _ = clock.Now":                                             "time.Now",
+		"import \"context\"\nvar _, _ = context.WithTimeout(context.Background(), 1)":          "context.WithTimeout",
+		"import \"math/rand\"\nvar _ = rand.Int()":                                             "math/rand.Int",
+		"import \"math/rand/v2\"\nvar _ = rand.N(3)":                                           "math/rand/v2.N",
+		"import \"math/rand/v2\"\nvar r *rand.Rand = rand.New(rand.NewPCG(1, 2))":              "",
+		"import \"time\"\nvar _ = time.Duration(time.Second)":                                  "",
+		"var rand struct{ Int func() int }\nvar _ = rand.Int()":                                "",
+		"import \"context\"\nfunc f(ctx context.Context) (int, int) { return ctx.Deadline() }": "",
+	} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), "", "package p\n"+text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(impure(file{pkg: "costmodel", ast: parsed}), ", "); got != want {
+			t.Errorf("%s: found %q, want %q", text, got, want)
+		}
 	}
 }
 

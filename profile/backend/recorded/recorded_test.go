@@ -197,7 +197,7 @@ func TestARecordingIsCalibratedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := profile.Config{Tool: "test", Budget: time.Minute, Seed: 1, PointTimeout: time.Minute}
+	cfg := profile.Config{Tool: "test", Budget: time.Minute, Seed: 1, PointTimeout: time.Minute, Wall: time.Now}
 	past, _ := profile.NewPast()
 	if err := profile.Calibrate(t.Context(), sim.New(spec), cfg, past, j, func(profile.Progress) {}); err != nil {
 		t.Fatal(err)

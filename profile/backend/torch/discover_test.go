@@ -334,7 +334,7 @@ func TestCalibrationGoesOnThroughFailures(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := profile.Calibrate(ctx, b, profile.Config{
-		Tool: "test", Budget: 9 * time.Second, Seed: 1, PointTimeout: 10 * time.Second,
+		Tool: "test", Budget: 9 * time.Second, Seed: 1, PointTimeout: 10 * time.Second, Wall: time.Now,
 		Only: []op.Kind{op.KindGEMM, op.KindAllReduce, op.KindMemCapacity},
 	}, past, &j, func(profile.Progress) {})
 	if err != nil {

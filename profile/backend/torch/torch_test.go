@@ -165,7 +165,7 @@ func calibrateReal(t *testing.T, b *Backend, past *profile.Past, budget, deadlin
 	defer cancel()
 	j := watched{enough: enough, stop: cancel}
 	err := profile.Calibrate(ctx, b, profile.Config{
-		Tool: "test", Budget: budget, Seed: 1, PointTimeout: deadline, Only: only,
+		Tool: "test", Budget: budget, Seed: 1, PointTimeout: deadline, Wall: time.Now, Only: only,
 	}, past, &j, func(profile.Progress) {})
 	if errors.Is(err, context.Canceled) && enough(j.lines) {
 		err = nil
