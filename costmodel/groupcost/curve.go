@@ -13,12 +13,11 @@ import (
 //
 // or, where there is a table, by that: values at 2^(first + i/steps), straight
 // between them, in proportion to s before the first and to s² behind the last,
-// where attention rules; or the slowest of several curves.
+// where attention rules.
 type curve struct {
 	square, linear, each float64
 	first                int // power of two of the table's first length
 	table                []float64
-	slowest              []curve
 }
 
 // steps is the number of intervals between a length and its double.
@@ -28,13 +27,6 @@ const (
 )
 
 func (c *curve) at(s units.Tokens) units.Seconds {
-	if c.slowest != nil {
-		var most units.Seconds
-		for i := range c.slowest {
-			most = max(most, c.slowest[i].at(s))
-		}
-		return most
-	}
 	n := len(c.table)
 	if n == 0 {
 		return units.Seconds((c.square*float64(s)+c.linear)*float64(s) + c.each)

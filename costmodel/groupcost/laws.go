@@ -19,9 +19,6 @@ type Options struct {
 	NoRecompute bool // no recomputation, whatever it would let a group hold
 	// Recompute leaves only classes that recompute.
 	Recompute bool
-	// EqualShares splits sequences and heads evenly over groups of several device types, as
-	// planners do that assume equal devices.
-	EqualShares bool
 	// Of, unless zero, says that only sequences of this one length and number will be asked
 	// for. Classes that cannot hold one are left out, and no other length is priced, which
 	// takes a fraction of the time. Groups of one sequence and of as many as fit are priced

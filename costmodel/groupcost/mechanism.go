@@ -219,7 +219,7 @@ func (g *group) mechanisms() []*mechanism {
 	if ranks > longestRing && len(all) > 1 {
 		all = all[1:]
 	}
-	if g.pools() > 1 && ranks <= heads && !g.b.o.EqualShares {
+	if g.pools() > 1 && ranks <= heads {
 		if m := g.unequalHeads(ranks); m != nil {
 			all = append(all, m)
 		}
@@ -277,7 +277,7 @@ const typicalTokens = 4096
 func (g *group) tune(ctx context.Context, m *mechanism, weight []float64) error {
 	ranks := len(g.job.Cluster.Ranks())
 	rounds := 1
-	if g.pools() > 1 && !g.b.o.EqualShares {
+	if g.pools() > 1 {
 		rounds = tuneRounds
 	}
 	docs := costmodel.Documents{Tokens: units.Tokens(typicalTokens * ranks), Count: 1}

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // mixesOf lists the mixes of a cluster and how fast its pools are; of every two nodes,
@@ -120,5 +122,39 @@ func TestMixesOfManyPools(t *testing.T) {
 	all := seen[fmt.Sprint(slices.Repeat([]int{16}, pools))]
 	if len(seen) != len(uses) || !all {
 		t.Errorf("%d of %d mixes are different; all devices are one: %t", len(seen), len(uses), all)
+	}
+}
+
+// Shares by speed are faster than equal ones on the same devices of several types, with the same
+// all-to-alls, for a sequence of a typical length.
+func TestSharesBySpeedAreFaster(t *testing.T) {
+	q, j := referenceJob(t, "2x8 h100_sxm + 2x8 a100_sxm", nil)
+	probes, err := groupcost.Probes(t.Context(), q, j, costmodel.Documents{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, p := range probes {
+		if p.Uses[0] == 0 || p.Uses[1] == 0 {
+			continue
+		}
+		n := p.Uses[0] + p.Uses[1]
+		docs := costmodel.Documents{Tokens: units.Tokens(4096 * n), Count: 1}
+		took, err := p.Passes(docs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Shares = slices.Repeat([]float64{1 / float64(n)}, n)
+		even, err := p.Passes(docs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compared++
+		if took.Time(false) > 0.95*even.Time(false) {
+			t.Errorf("%v in all-to-alls of %d: %v by speed, %v in equal shares", p.Uses, p.Heads, took.Time(false), even.Time(false))
+		}
+	}
+	if compared < 7 {
+		t.Errorf("%d groups of two types compared", compared)
 	}
 }

@@ -72,9 +72,6 @@ func (s AttentionShape) ForwardFLOPs() float64 {
 	return 4 * float64(s.QHeads) * float64(s.HeadDim) * float64(s.Pairs())
 }
 
-// BackwardFLOPs is 2.5 x forward: five products a pair where forward has two, none of them done twice here.
-func (s AttentionShape) BackwardFLOPs() float64 { return 2.5 * s.ForwardFLOPs() }
-
 // QSize is the length of q, o, dO and dQ in elements.
 func (s AttentionShape) QSize() int { return s.QHeads * s.QLen * s.HeadDim }
 

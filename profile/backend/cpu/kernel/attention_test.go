@@ -318,7 +318,7 @@ func TestFLOPsCountUnderTheMask(t *testing.T) {
 		t.Errorf("diag forward %v, want %v", got, want)
 	}
 	s.Mask = Full
-	if got, want := s.BackwardFLOPs(), 2.5*4*3*8*25; got != want {
-		t.Errorf("full backward %v, want %v", got, want)
+	if got, want := s.ForwardFLOPs(), 4.0*3*8*25; got != want {
+		t.Errorf("full forward %v, want %v", got, want)
 	}
 }
