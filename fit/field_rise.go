@@ -46,13 +46,13 @@ func (l *correction) field(advice *advice) *costmodel.Field {
 			places[a] = l.places(a, told)
 		}
 	}
-	bent := slices.Clone(r.values)
+	unbent := slices.Clone(r.values)
 	r.project(weight)
 	for range tightenings {
 		if !r.tighten(places, l.most) {
 			break
 		}
-		copy(r.values, bent)
+		copy(r.values, unbent)
 		r.project(weight)
 	}
 	f := quantise(l.shape.tile, l.shape.decay, first.axes, g.axes, values)

@@ -16,12 +16,12 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// log is the journal of a server: a line for each submission that was accepted, one
+// journal is what a server keeps on disk: a line for each submission that was accepted, one
 // for the answer of each batch and one for each plan that its job dropped. A batch is
 // acknowledged once its line is on the disk, so after a crash every acknowledged batch
 // is there, with its answer or to be planned again; planning is deterministic, so the
 // answer is the same.
-type log struct {
+type journal struct {
 	mu   sync.Mutex
 	path string
 	of   planning
@@ -101,12 +101,12 @@ func damaged(err error) error {
 // dropped.
 //
 // A journal of other devices or kinds of groups is refused: its plans name theirs.
-func openLog(path string, b *board, of planning) (l *log, notes []string, err error) {
+func openLog(path string, b *board, of planning) (l *journal, notes []string, err error) {
 	j, err := doc.OpenJournal(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	l = &log{path: path, j: j, of: of}
+	l = &journal{path: path, j: j, of: of}
 	if n := j.Dropped(); n > 0 {
 		notes = append(notes, torn(path, n))
 	}
@@ -122,7 +122,7 @@ func openLog(path string, b *board, of planning) (l *log, notes []string, err er
 }
 
 // restore reads the journal in order. notes tell of answers that are not handed out.
-func (l *log) restore(b *board) (notes []string, err error) {
+func (l *journal) restore(b *board) (notes []string, err error) {
 	r := restoring{log: l, board: b, open: map[key]*entry{}}
 	if err := l.j.Read(r.line); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (l *log) restore(b *board) (notes []string, err error) {
 
 // restoring is a journal that is being read.
 type restoring struct {
-	log   *log
+	log   *journal
 	board *board
 	order []*entry       // accepted, in the order of their lines
 	open  map[key]*entry // of these, the ones without an answer so far
@@ -195,7 +195,7 @@ func (r *restoring) accept(a *accepted) {
 
 // commit writes a line and then does what it tells of, before the journal can be
 // rewritten: a rewritten one would lack the line or what it tells of.
-func (l *log) commit(v any, then func()) error {
+func (l *journal) commit(v any, then func()) error {
 	if l == nil {
 		then()
 		return nil
@@ -213,7 +213,7 @@ func (l *log) commit(v any, then func()) error {
 }
 
 // open opens the journal where that failed before.
-func (l *log) open() (err error) {
+func (l *journal) open() (err error) {
 	if l.closed {
 		return &doc.Error{File: l.path, Msg: "the server has ended"}
 	}
@@ -224,7 +224,7 @@ func (l *log) open() (err error) {
 }
 
 // trim rewrites a journal that has grown to more than twice what the server keeps.
-func (l *log) trim(b *board) error {
+func (l *journal) trim(b *board) error {
 	if l == nil {
 		return nil
 	}
@@ -237,7 +237,7 @@ func (l *log) trim(b *board) error {
 }
 
 // rewrite makes the journal anew from the board.
-func (l *log) rewrite(b *board) error {
+func (l *journal) rewrite(b *board) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.renew(b)
@@ -246,7 +246,7 @@ func (l *log) rewrite(b *board) error {
 // renew is rewrite under the lock. Even when it fails, the new file may have taken the
 // old one's name, and what is appended to the old one would be lost: either way the
 // file of that name is opened, now or when the next line is written.
-func (l *log) renew(b *board) error {
+func (l *journal) renew(b *board) error {
 	err := doc.WriteLines(l.path, func(write func(any) error) error {
 		if err := write(l.of); err != nil {
 			return err
@@ -266,7 +266,7 @@ func (l *log) renew(b *board) error {
 	return err
 }
 
-func (l *log) close() error {
+func (l *journal) close() error {
 	if l == nil {
 		return nil
 	}

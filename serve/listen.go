@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	stdlog "log"
+	"log"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,7 +19,7 @@ func Listen(path string) (net.Listener, error) {
 	if err := CheckSocket(path); err != nil {
 		return nil, err
 	}
-	if err := clear(path); err != nil {
+	if err := removeStale(path); err != nil {
 		return nil, err
 	}
 	// The mode is right from the first moment, not only after a chmod.
@@ -52,7 +52,7 @@ func CheckSocket(path string) error {
 	return nil
 }
 
-func clear(path string) error {
+func removeStale(path string) error {
 	_, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -109,4 +109,4 @@ func (b *bounded) Close() error {
 }
 
 // quiet drops what net/http says of clients that vanish.
-func quiet() *stdlog.Logger { return stdlog.New(io.Discard, "", 0) }
+func quiet() *log.Logger { return log.New(io.Discard, "", 0) }

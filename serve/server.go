@@ -45,7 +45,7 @@ type Server struct {
 	config  Config
 	board   *board
 	cache   *cache
-	log     *log
+	log     *journal
 	metrics *metrics
 	http    *http.Server
 	wait    sync.WaitGroup
@@ -106,7 +106,7 @@ func New(c Config) (*Server, error) {
 // several listeners.
 func (s *Server) Serve(l net.Listener) error {
 	err := s.http.Serve(newBounded(l, s.config.Limits))
-	if err == http.ErrServerClosed {
+	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return err

@@ -189,20 +189,20 @@ func (in *instance) load(m *Model) {
 	var cost, lower, upper, rowLower, rowUpper, value []byte
 	var integer, start, index []byte
 	for _, c := range m.Columns {
-		cost, lower, upper = real(cost, c.Cost), real(lower, c.Lower), real(upper, c.Upper)
+		cost, lower, upper = appendReal(cost, c.Cost), appendReal(lower, c.Lower), appendReal(upper, c.Upper)
 		kind := 0
 		if c.Integer {
 			kind = 1
 		}
-		integer = whole(integer, kind)
+		integer = appendWhole(integer, kind)
 	}
 	terms := 0
 	for _, r := range m.Rows {
-		rowLower, rowUpper = real(rowLower, r.Lower), real(rowUpper, r.Upper)
-		start = whole(start, terms)
+		rowLower, rowUpper = appendReal(rowLower, r.Lower), appendReal(rowUpper, r.Upper)
+		start = appendWhole(start, terms)
 		terms += len(r.Terms)
 		for _, t := range r.Terms {
-			index, value = whole(index, t.Column), real(value, t.Value)
+			index, value = appendWhole(index, t.Column), appendReal(value, t.Value)
 		}
 	}
 	in.bool("output_flag", false)
@@ -210,11 +210,13 @@ func (in *instance) load(m *Model) {
 		in.put(cost), in.put(lower), in.put(upper), in.put(rowLower), in.put(rowUpper), in.put(start), in.put(index), in.put(value), in.put(integer))
 }
 
-func real(b []byte, x float64) []byte {
+func appendReal(b []byte, x float64) []byte {
 	return binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
 }
 
-func whole(b []byte, i int) []byte { return binary.LittleEndian.AppendUint32(b, uint32(int32(i))) }
+func appendWhole(b []byte, i int) []byte {
+	return binary.LittleEndian.AppendUint32(b, uint32(int32(i)))
+}
 
 // limit sets the options. The module has no threads.
 func (in *instance) limit(o Options) {
@@ -232,7 +234,7 @@ func (in *instance) limit(o Options) {
 	if o.Start != nil {
 		var x []byte
 		for _, v := range o.Start {
-			x = real(x, v)
+			x = appendReal(x, v)
 		}
 		in.do("Highs_setSolution", in.model, in.put(x), 0, 0, 0)
 	}
