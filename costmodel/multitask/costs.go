@@ -36,6 +36,7 @@ type Costs struct {
 
 	node, pool []int // by rank
 	from       source
+	rates      []units.BytesPerS // by node: Predictor.NodeRates; nil where no price depends on them
 	passes     map[passKey]pass
 	exchanges  map[exchangeKey]units.Seconds
 	sends      map[sendKey]units.Seconds
@@ -83,12 +84,17 @@ type layerReplay struct {
 
 type passKey struct{ module, pool, samples int }
 
+// exchangeKey is what an exchange's price depends on. Over a network the slowest of the nodes
+// sets the pace (Predictor.Across), and which these are does not follow from the pools: two
+// devices of one may be in one node, or in two of which each has fewer network cards.
 type exchangeKey struct {
 	module  int
 	crosses int // the node, or -1 for several
 	uses    [MostPools]int
+	slowest units.BytesPerS // of several nodes
 }
 
+// sendKey has no rates: what one rank sends to another goes through its own card.
 type sendKey struct {
 	crosses  int
 	from, to int // pools
@@ -189,6 +195,9 @@ func (c *Costs) Exchange(module int, ranks []int) units.Seconds {
 			k.crosses = -1
 		}
 	}
+	if k.crosses < 0 {
+		k.slowest = c.slowest(ranks)
+	}
 	if t, ok := c.exchanges[k]; ok {
 		return t
 	}
@@ -199,6 +208,18 @@ func (c *Costs) Exchange(module int, ranks []int) units.Seconds {
 	}
 	c.exchanges[k] = t
 	return t
+}
+
+// slowest is the least of the rates of the ranks' nodes; 0 where no price depends on them.
+func (c *Costs) slowest(ranks []int) units.BytesPerS {
+	if c.rates == nil {
+		return 0
+	}
+	least := c.rates[c.node[ranks[0]]]
+	for _, r := range ranks[1:] {
+		least = min(least, c.rates[c.node[r]])
+	}
+	return least
 }
 
 // Move is the seconds until the results of a module's layer are where the next run needs

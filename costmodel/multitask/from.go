@@ -76,6 +76,7 @@ func FromLaws(q *costmodel.Predictor, t *Tasks, c costmodel.Cluster, o Options) 
 	if err != nil {
 		return nil, err
 	}
+	costs.rates = q.NodeRates(c)
 	l.pools = costs.Pools
 	for _, pool := range l.pools {
 		l.room = append(l.room, q.DeviceMemory(l.jobs[0], pool.Device).Capacity)

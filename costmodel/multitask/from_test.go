@@ -250,3 +250,53 @@ func TestPublishedRefusesWhatCurvesCannotPrice(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What exchanges and messages take does not depend on what was asked before: the same devices
+// have another pace in one node than in two, of which one sends more slowly.
+func TestRememberedPricesAreThoseOfTheLaws(t *testing.T) {
+	for _, cards := range []int{0, 1} { // of the first node
+		profile, job := reference.Job(t, reference.Llama(1), "1x2 h100_sxm + 1x2 a100_sxm + 1x1 h100_sxm", 1)
+		job.Cluster.Network, job.Cluster.Links = "net", []costmodel.Link{{Name: "net", Rate: 25e9}}
+		job.Cluster.Nodes[0].NICs = cards
+		q := costmodel.NewPredictor(costmodel.AssumeLinks(profile, job.Cluster))
+		c, err := FromLaws(q, &Tasks{Name: "test", Modules: []Module{clip(2, 12)}}, job.Cluster, Options{DType: op.BF16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seated := c.Seated([]int{4, 3, 2, 1, 0}).Reordered([]int{0})
+		prices := map[[MostPools]int]map[units.Seconds]bool{} // by devices of the pools
+		for set := range 1 << c.Devices() {
+			var ranks []int
+			var uses [MostPools]int
+			for r := range c.Devices() {
+				if set>>r&1 == 1 {
+					ranks = append(ranks, r)
+					uses[c.PoolOf(r)]++
+				}
+			}
+			if len(ranks) < 2 {
+				continue
+			}
+			for _, x := range []*Costs{c, seated} {
+				want, err := x.from.exchange(0, ranks)
+				if got := x.Exchange(0, ranks); err != nil || got != want {
+					t.Errorf("%d cards, %v: %v, and the laws say %v (%v)", cards, ranks, got, want, err)
+				}
+			}
+			if prices[uses] == nil {
+				prices[uses] = map[units.Seconds]bool{}
+			}
+			prices[uses][c.Exchange(0, ranks)] = true
+		}
+		if several := prices[[MostPools]int{2, 1}]; cards == 0 && len(several) < 2 {
+			t.Errorf("two H100 and an A100 take %v wherever they are", several)
+		}
+		for from := range c.Devices() {
+			for to := range c.Devices() {
+				if want, err := c.from.send(from, to, 1e6); from != to && (err != nil || c.send(from, to, 1e6) != want) {
+					t.Errorf("%d cards, from %d to %d: %v, and the laws say %v (%v)", cards, from, to, c.send(from, to, 1e6), want, err)
+				}
+			}
+		}
+	}
+}

@@ -17,7 +17,7 @@ func (c *Costs) Reordered(order []int) *Costs {
 		tasks.Modules = append(tasks.Modules, c.Tasks.Modules[was])
 	}
 	out := &Costs{
-		Tasks: &tasks, Needs: tasks.Needs(), Pools: c.Pools, node: c.node, pool: c.pool, from: reordered{c.from, order}, err: c.err,
+		Tasks: &tasks, Needs: tasks.Needs(), Pools: c.Pools, node: c.node, pool: c.pool, from: reordered{c.from, order}, rates: c.rates, err: c.err,
 		passes: map[passKey]pass{}, exchanges: map[exchangeKey]units.Seconds{}, sends: map[sendKey]units.Seconds{},
 	}
 	for _, needs := range out.Needs {

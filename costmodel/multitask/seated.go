@@ -12,7 +12,7 @@ import (
 // a rank has goes by the order of names.
 func (c *Costs) Seated(at []int) *Costs {
 	out := &Costs{
-		Tasks: c.Tasks, Needs: c.Needs, from: seated{c.from, at}, err: c.err,
+		Tasks: c.Tasks, Needs: c.Needs, from: seated{c.from, at}, rates: c.rates, err: c.err,
 		passes: map[passKey]pass{}, exchanges: map[exchangeKey]units.Seconds{}, sends: map[sendKey]units.Seconds{},
 	}
 	for _, p := range c.Pools {
