@@ -23,8 +23,8 @@ type ordered struct {
 }
 
 // inOrder is the problem that strategies solve. It sorts nodes, and the device types within
-// them, fast devices before slow ones, then small nodes before large ones, then fast links
-// before slow ones: what they are called counts last.
+// them, fast devices before slow ones, of equally fast ones those with more memory, then small
+// nodes before large ones, then fast links before slow ones: what they are called counts last.
 func (p *Problem) inOrder() (ordered, error) {
 	m, err := analytic.New(p.posed)
 	if err != nil {
@@ -32,7 +32,7 @@ func (p *Problem) inOrder() (ordered, error) {
 	}
 	paces := p.paces(m)
 	byPace := func(a, b op.Member) int {
-		return cmp.Or(cmp.Compare(paces[a.Device], paces[b.Device]), strings.Compare(a.Device, b.Device), cmp.Compare(a.Count, b.Count))
+		return cmp.Or(paces[a.Device].compare(paces[b.Device]), strings.Compare(a.Device, b.Device), cmp.Compare(a.Count, b.Count))
 	}
 	nodes := make([]listedNode, len(p.Job.Cluster.Nodes))
 	for r, k := range p.posed.Ranks {
@@ -45,7 +45,7 @@ func (p *Problem) inOrder() (ordered, error) {
 	}
 	sorted := slices.SortedStableFunc(slices.Values(nodes), func(a, b listedNode) int {
 		return cmp.Or(
-			cmp.Compare(paces[a.Devices[0].Device], paces[b.Devices[0].Device]),
+			paces[a.Devices[0].Device].compare(paces[b.Devices[0].Device]),
 			cmp.Compare(a.Size(), b.Size()),
 			slices.CompareFunc(a.Devices, b.Devices, byPace),
 			cmp.Compare(a.link, b.link),
@@ -88,13 +88,28 @@ func (n *listedNode) sort(by func(a, b op.Member) int) {
 	}
 }
 
-// paces is what each device type takes over a layer's linear work on half of the sequence, in
-// seconds.
-func (p *Problem) paces(m *analytic.Model) map[string]float64 {
-	paces := map[string]float64{}
+// pace is what sets a device type apart: the seconds that it takes over a layer's linear work
+// and attention on half of the sequence, and its memory.
+type pace struct {
+	linear, attention float64
+	memory            units.Bytes
+}
+
+// compare puts the type first that search should meet first.
+func (a pace) compare(b pace) int {
+	return cmp.Or(cmp.Compare(a.linear, b.linear), cmp.Compare(a.attention, b.attention), cmp.Compare(b.memory, a.memory))
+}
+
+// paces are those of each device type.
+func (p *Problem) paces(m *analytic.Model) map[string]pace {
+	paces := map[string]pace{}
 	for r, k := range p.posed.Ranks {
 		if _, known := paces[k.Device]; !known {
-			paces[k.Device] = m.LinearTime(m.TypeOf[r], p.half())
+			own := m.Block(analytic.Block{Type: m.TypeOf[r], Heads: p.Job.Model.QHeads, KVHeads: p.Job.Model.KVHeads, Q: p.half()})
+			paces[k.Device] = pace{
+				linear: m.LinearTime(m.TypeOf[r], p.half()), attention: own.Forward + own.Backward,
+				memory: p.Predictor.DeviceMemory(p.Job, k.Device).Capacity,
+			}
 		}
 	}
 	return paces

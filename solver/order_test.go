@@ -3,6 +3,7 @@ package solver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -88,6 +90,53 @@ func TestNamesOfLinksChangeNothing(t *testing.T) {
 	}
 	if diff := cmp.Diff(told(plans[0]), told(plans[1])); diff != "" {
 		t.Errorf("with another name: (-want +got)\n%s", diff)
+	}
+}
+
+// What device types are called changes nothing, not where two are equally fast and differ by
+// their memory alone, as A100 of 40 and of 80 GB do: that with more memory comes first.
+func TestNamesOfEquallyFastDevicesChangeNothing(t *testing.T) {
+	type part struct{ large, small int } // devices of a node
+	for _, nodes := range [][]part{{{1, 2}, {3, 1}, {2, 3}}, {{2, 1}, {2, 1}}, {{1, 3}, {2, 0}}} {
+		var plans []*Plan
+		for _, names := range [][2]string{{"a", "z"}, {"z", "a"}} {
+			large, small := world.Fast(), world.Fast()
+			large.Name, small.Name = names[0], names[1]
+			profile := world.Profile([]world.Device{large, small}, []world.Wire{world.Near(), world.Far()})
+			job := world.Job(t, "1x1 "+large.Name, 1<<15)
+			job.Cluster.Nodes, job.Cluster.Network = nil, "far"
+			for i, n := range nodes {
+				node := costmodel.Node{Name: fmt.Sprint("n", i), Link: "near", Devices: []op.Member{{Device: large.Name, Count: n.large}}}
+				if n.small > 0 {
+					node.Devices = append(node.Devices, op.Member{Device: small.Name, Count: n.small})
+				}
+				job.Cluster.Nodes = append(job.Cluster.Nodes, node)
+			}
+			need := problemOf(t, profile, job).posed
+			peak := need.Sim.Memory(need.EqualRing())[0].Peak()
+			for i := range profile.Devices {
+				profile.Devices[i].Memory = peak * 3 / 2
+				if profile.Devices[i].Name == small.Name {
+					profile.Devices[i].Memory = peak * 17 / 20
+				}
+			}
+			p := problemOf(t, profile, job)
+			o, err := p.inOrder()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range o.Job.Cluster.Nodes {
+				if n.Devices[0].Device != large.Name {
+					t.Errorf("%s: the devices with less memory come first in %v", job.Cluster, n.Devices)
+				}
+			}
+			plans = append(plans, solvePlan(t, p))
+		}
+		for i, c := range plans[0].Compared {
+			if other := plans[1].Compared[i]; c.Time != other.Time {
+				t.Errorf("%v, %s: %v, and with names exchanged %v", nodes, c.Strategy, c.Time.Mid, other.Time.Mid)
+			}
+		}
 	}
 }
 
