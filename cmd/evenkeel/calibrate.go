@@ -58,7 +58,7 @@ choice of shapes inside the time budget, fits laws and reports their error on
 points set aside before the fit.
 
 Every finished point is on disk before the next begins. Ctrl-C (or a kill)
-loses none of them, and the same command goes on where it stopped.`,
+loses none of them; rerun the same command to resume.`,
 		Example: `  evenkeel calibrate                                  # this machine, one minute, into ./calibration
   evenkeel calibrate --budget 5m --out prof
   evenkeel calibrate --devices cpu:1,cpu:2 --only attn_fwd,gemm --model config.json

@@ -38,11 +38,12 @@ func (a *app) emit() *cobra.Command {
 		Long: `Writes a plan of one sequence, or of a pipeline, for a training framework:
 
 ` + frameworks.String() + `
-No framework runs unequal heads, and most have equal tokens alone. So the fastest layout is
-taken that the framework can run and that fits, of all degrees and of the devices of the
-plan and of every layout beside it; every field of the plan is said to be exact, rounded or
-dropped, and what the step takes then by the same laws is beside it: what the framework costs,
-which is little on equal devices. evenkeel replay runs every plan as it is. --profile is as for solve.
+No framework runs unequal heads, and most run only equal numbers of tokens. So emit takes the
+fastest layout that the framework can run and that fits, of all degrees and of the devices of
+the plan and of every layout compared with it. It marks every field of the plan as exact,
+rounded or dropped, and predicts the resulting step time by the same laws: what the framework
+costs, which is little on equal devices. evenkeel replay runs every plan as it is. --profile is
+as for solve.
 
 Plans of pipelines (solve --lengths --pipeline) are written for ` + strings.Join(emit.Staged(), ", ") + `: the
 fastest stages of as many ranks each, with layers of their own, and micro-batches of

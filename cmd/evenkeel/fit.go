@@ -32,16 +32,16 @@ ranks: the largest groups; longer: what is longer or larger than the rest), fits
 laws to the others, and says how well they and the simpler forms that planners
 use predict what they never saw.
 
-A GPU with few points borrows from the most similar one of the reference profiles
-(--borrow): its law is that one's by the ratios of the datasheets, moved by the
-points there are, and marked as transferred until they are enough. Of 150 points and
-more, up to 2,000, it does so with --borrow alone. With --for it needs no points at all.
+A GPU with few points borrows from the most similar GPU of the reference profiles
+(--borrow): that GPU's law is scaled by the ratios of the datasheets, adjusted to the
+points there are, and marked as transferred until there are enough of them. With 150 to
+2,000 points, a GPU borrows only if --borrow is given. With --for it needs no points at all.
 
-Calls are measured one by one. In a training step they take longer, for their load
-may slow the clock and tensors are added, converted and copied between them: of nine
-steps on an H100 11 to 30 %. With --training plans are predicted as whole steps
-of single devices took, which python/examples/train_step.py measures. With --assume
-a device type without such steps is taken to train as the H100 did.`,
+Calls are measured one by one. In a training step they take longer, because their load
+may slow the clock and tensors are added, converted and copied between them: 11 to 30 %
+longer in nine steps on an H100. With --training, plans are predicted from measured
+whole steps of single devices (python/examples/train_step.py measures them). With --assume
+a device type without such steps is assumed to train as the H100 did.`,
 		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
   evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json
   evenkeel fit gpu.rec.jsonl --study interp,longer

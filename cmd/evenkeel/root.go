@@ -110,12 +110,12 @@ func (a *app) root() *cobra.Command {
 		Long: `evenkeel measures what each device and link really does (calibrate), fits a cost
 model with a stated error to it (fit), plans long-context training steps that
 keep unequal devices evenly loaded (solve), does so for every batch of a training
-loop (serve), writes what training frameworks read of a plan (emit), runs plans on
+loop (serve), writes plans in the form that training frameworks read (emit), runs plans on
 real ranks (replay), and checks that the model still tells the truth (check).
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check or --strict failed. A file
-that is missing or malformed is 1; flags that cannot be meant, a cluster that contradicts
-itself, and inputs that suffice for no plan, are 2.
+Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check or --strict failed. A missing
+or malformed file exits 1; flags that make no sense, a cluster that contradicts itself, and
+inputs from which no plan can be made exit 2.
 Results go to stdout, progress and warnings to stderr.`,
 		Example: `  evenkeel calibrate --budget 1m --out prof
   evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
