@@ -262,11 +262,23 @@ const otherKernelWidth = 0.5
 // on these tell by themselves how unlike the donor's kernel is: of the tables above 90 % of
 // the others lay in the intervals of twenty.
 func (d *Donor) promised(to op.DeviceType, kernel string, points int) float64 {
-	if kernel != d.Law.Variant.Kernel && points < fewToBelieve {
+	if points >= fewToBelieve {
+		return d.width(to)
+	}
+	return d.asUnlike(to, kernel)
+}
+
+// asUnlike is width for a law of a kernel by its donor alone.
+func (d *Donor) asUnlike(to op.DeviceType, kernel string) float64 {
+	if kernel != d.Law.Variant.Kernel {
 		return max(d.width(to), otherKernelWidth)
 	}
 	return d.width(to)
 }
+
+// octavesToUnlike is how many doublings outside its own points' range a law that these moved
+// is again as unsure as the donor by itself: they tell of what is near them.
+const octavesToUnlike = 12
 
 const (
 	// fewToOwn is the number of points up to which a donor that was named is asked, and unseen
@@ -302,7 +314,10 @@ const (
 func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, from *Donor) (*costmodel.Law, []float64, error) {
 	carried := from.carry(dev)
 	carried.Variant, carried.Device = law.Variant, law.Device
-	if len(points) > 0 {
+	switch {
+	case len(points) >= fewToBelieve: // they are what its errors and its interval are of
+		carried.Range, carried.MaxCells = law.Range, law.MaxCells
+	case len(points) > 0:
 		carried.Range, carried.MaxCells = hullWith(carried.Range, law.Range), cellsOfBoth(carried.MaxCells, law.MaxCells)
 	}
 	ways := []func([]Point) (*costmodel.Law, error){
@@ -353,6 +368,8 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 	from.promise(best, half)
 	if len(points) >= fewToBelieve {
 		best.From = ""
+		best.Widen = min(max(best.Widen, from.asUnlike(dev, law.Variant.Kernel)/(octavesToUnlike*half)), mostGrowth)
+		best.Widen = oneLength(best, points)
 	}
 	return best, unseen.logs, nil
 }
@@ -483,7 +500,8 @@ func seenBy(way func([]Point) (*costmodel.Law, error), points []Point, _ int) ([
 }
 
 // hullWith is the range that two ranges of one op cover together: shapes that the donor
-// measured are its to predict, at the borrowed law's width. An axis that only one of the
+// measured are its to predict, at the borrowed law's width, while the law counts as the
+// donor's. An axis that only one of the
 // two has is that of a batch, and the other was measured without.
 func hullWith(a, b []costmodel.AxisRange) []costmodel.AxisRange {
 	if len(a) < len(b) {

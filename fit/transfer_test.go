@@ -20,13 +20,14 @@ func halfWidth(l *costmodel.Law, s op.Shape) float64 {
 }
 
 // TestLentIntervalsGrowAsTheDonors: a doubling beyond the range adds to a lent law's half
-// width what it adds to the donor's, however wide the lent one is, and with points of its
-// own too.
+// width what it adds to the donor's, however wide the lent one is; outside points of its own
+// also what makes it as unsure as the donor where these tell nothing any more.
 func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fits too much for the race detector")
 	}
 	dev := coreDevice()
+	dev.Sheet.Arch = "sm90"
 	points := inventedAttention(dev, 400, 3)
 	law := costmodel.Law{Op: op.KindAttnFwd, Variant: points[0].Shape.Variant(), Device: dev.Name, Range: hull(op.KindAttnFwd, points)}
 	core, _ := coreOf(op.KindAttnFwd, dev)
@@ -52,13 +53,21 @@ func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
 		if got := halfWidth(l, beyond) - halfWidth(l, inside); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s: three doublings add %.4f to a half width of %.2f, of the donor's %.4f", arch, got, from.width(to), want)
 		}
-		lent, _, err := core.lent(&law, to, points[:30], &from)
+		own := points[:30]
+		target := costmodel.Law{Op: law.Op, Variant: law.Variant, Device: to.Name, Range: hull(law.Op, own)}
+		lent, _, err := core.lent(&target, to, own, &from)
 		if err != nil {
 			t.Fatal(err)
 		}
 		lent.Peak = 0
-		if got := halfWidth(lent, beyond) - halfWidth(lent, inside); math.Abs(got-want) > 1e-9 {
-			t.Errorf("%s, with points: three doublings add %.4f, of the donor's %.4f", arch, got, want)
+		last := slices.MaxFunc(own, func(a, b Point) int {
+			return int(a.Shape.(op.AttnFwd).QLen - b.Shape.(op.AttnFwd).QLen)
+		}).Shape.(op.AttnFwd)
+		longer := last
+		longer.QLen, longer.KVLen = 8*last.QLen, 8*last.KVLen
+		want := max(want, 3*from.width(to)/octavesToUnlike)
+		if got := halfWidth(lent, longer) - halfWidth(lent, last); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s, with points: three doublings add %.4f, want %.4f", arch, got, want)
 		}
 	}
 	// A law that is not moved to its only point has that in its interval, however far off.
@@ -124,6 +133,57 @@ func TestLentRangesHoldOwnPoints(t *testing.T) {
 			if beyond := lent.Beyond(s); beyond != 0 {
 				t.Errorf("donor with batches of %d, points with %d: %v is %v doublings beyond the range %v", c.donors.Blocks(), c.own.Blocks(), s, beyond, lent.Range)
 			}
+		}
+	}
+}
+
+// TestBelievedLawsAnswerForTheirOwnRange: from 20 points on a lent law no longer counts as
+// transferred, and what it calls measured is what these are of, not what the donor's were. That
+// holds where the donor saw another ratio of query heads to KV heads, too.
+func TestBelievedLawsAnswerForTheirOwnRange(t *testing.T) {
+	dev := coreDevice()
+	dev.Sheet.Arch = "sm90"
+	var donors []Point
+	for _, p := range inventedAttention(dev, 150, 3) {
+		s := p.Shape.(op.AttnFwd)
+		s.KVHeads = s.QHeads
+		donors = append(donors, pointOf(dev, s, waves(dev, s.Attention)))
+	}
+	law := costmodel.Law{Op: op.KindAttnFwd, Variant: donors[0].Shape.Variant(), Device: dev.Name, Range: hull(op.KindAttnFwd, donors)}
+	core, _ := coreOf(op.KindAttnFwd, dev)
+	if _, err := core.tiled(&law, dev, donors, nil); err != nil {
+		t.Fatal(err)
+	}
+	if law.Correction == nil || law.Correction.Axes[len(law.Correction.Axes)-1].Name == "kv_heads" {
+		t.Fatalf("the donor has the correction %v, want one of query heads alone", law.Correction)
+	}
+	to := dev
+	to.Name = "other"
+	var lengths, heads []Point
+	for i := range 30 {
+		s := attentionShape(256<<(i/5)+i*64, 1, 32, 8)
+		lengths = append(lengths, pointOf(to, s, waves(to, s.Attention)))
+		s = attentionShape(4096, 1, i+1, i+1)
+		heads = append(heads, pointOf(to, s, waves(to, s.Attention)))
+	}
+	for name, own := range map[string][]Point{"lengths": lengths, "heads": heads} {
+		target := costmodel.Law{Op: law.Op, Variant: law.Variant, Device: to.Name, Range: hull(law.Op, own)}
+		lent, _, err := core.lent(&target, to, own, &Donor{Law: &law, Device: dev})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range own {
+			if e := lent.Predict(p.Shape); e.Source != costmodel.Interpolated {
+				t.Errorf("%s: its own point %v is %s", name, p.Shape, e.Source)
+			}
+		}
+		inside, outside := attentionShape(4096, 1, 8, 8), attentionShape(512, 1, 8, 8)
+		if name == "lengths" {
+			inside, outside = attentionShape(4096, 1, 32, 8), attentionShape(4096, 8, 32, 8)
+		}
+		e, grown := lent.Predict(outside), halfWidth(lent, outside)-halfWidth(lent, inside)
+		if e.Source != costmodel.Extrapolated || grown < 3*sameArchWidth/octavesToUnlike || name == "heads" && grown < 2.9*untoldLength {
+			t.Errorf("%s: three doublings from them %v is %s, its half width %.3f more", name, outside, e.Source, grown)
 		}
 	}
 }
