@@ -441,11 +441,17 @@ func (r *Row) judge() {
 }
 
 // predict asks for a point's time: of a collective in its group, which need not
-// be one that was fitted.
+// be one that was fitted, and of a device type without such a law by the laws that others
+// lent its model where nobody had measured it (Borrowed).
 func (d *Data) predict(q *costmodel.Predictor, x Point) (costmodel.Estimate, error) {
-	i := slices.IndexFunc(d.Groups, func(g op.GroupType) bool { return g.Name == x.On })
-	if i < 0 {
-		return q.Time(x.On, x.Shape)
+	if i := slices.IndexFunc(d.Groups, func(g op.GroupType) bool { return g.Name == x.On }); i >= 0 {
+		return q.TimeIn(d.Groups[i], x.Shape)
 	}
-	return q.TimeIn(d.Groups[i], x.Shape)
+	est, err := q.Time(x.On, x.Shape)
+	if err != nil {
+		if lent, none := q.Time(costmodel.ModelOf(x.On)+"/"+costmodel.BorrowedStack, x.Shape); none == nil {
+			return lent, nil
+		}
+	}
+	return est, err
 }
