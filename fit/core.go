@@ -194,7 +194,7 @@ func correct(law *costmodel.Law, shape fieldShape, points []Point, logs []float6
 		}
 	}
 	for _, prior := range priors {
-		field, corrected, err := learnField(shape, points, core, prior)
+		field, corrected, err := learnField(shape, points, core, prior, unseen.compared())
 		if err == nil && excess(corrected.compared(), unseen.compared()).mean < 0 {
 			law.Correction, unseen = field, corrected
 		}

@@ -71,7 +71,7 @@ func TestOneWrongTimeIsNotTheInterval(t *testing.T) {
 	}
 	donor := Donor{Law: &costmodel.Law{Op: op.KindAttnFwd, Variant: points[0].Shape.Variant(), Device: dev.Name, Attention: trueCore(), Range: hull(op.KindAttnFwd, points), Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1}}, Device: dev}
 	law := &costmodel.Law{Op: op.KindAttnFwd, Variant: points[0].Shape.Variant(), Device: dev.Name, Range: hull(op.KindAttnFwd, wrong)}
-	lent, _, err := kind.lent(law, dev, wrong, &donor)
+	lent, _, err := kind.lent(law, dev, wrong, nil, &donor)
 	if err != nil {
 		t.Fatal(err)
 	}

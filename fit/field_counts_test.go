@@ -140,7 +140,7 @@ func TestLengthsOfImagesHaveNodes(t *testing.T) {
 			points = append(points, pointOf(dev, s, math.Exp(slower[q])*core(s)))
 		}
 	}
-	f, _, err := learnField(attentionField(points, 128), points, core, nil)
+	f, _, err := learnField(attentionField(points, 128), points, core, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

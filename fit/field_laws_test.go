@@ -118,7 +118,7 @@ func TestLawsOfFewOrStrangePoints(t *testing.T) {
 		validLaw(t, dev, lawFrom(t, dev, inventedAttention(dev, n, 4)))
 		validLaw(t, dev, lawFrom(t, dev, inventedGEMM(dev, n, 4)))
 	}
-	if _, _, err := learnField(gemmField(), inventedGEMM(dev, leastField-1, 1), func(op.Shape) float64 { return 1 }, nil); err == nil {
+	if _, _, err := learnField(gemmField(), inventedGEMM(dev, leastField-1, 1), func(op.Shape) float64 { return 1 }, nil, nil); err == nil {
 		t.Error("learns a field from eleven points")
 	}
 }
@@ -160,12 +160,12 @@ func TestCorrectionsBorrowFromASibling(t *testing.T) {
 	}
 	few, test := times(30, 2), times(500, 3)
 	shape := attentionField(few, 64)
-	sibling, _, err := learnField(attentionField(times(600, 1), 64), times(600, 1), core, nil)
+	sibling, _, err := learnField(attentionField(times(600, 1), 64), times(600, 1), core, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	off := func(prior *costmodel.Field) float64 {
-		f, _, err := learnField(shape, few, core, prior)
+		f, _, err := learnField(shape, few, core, prior, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -456,10 +456,12 @@ func (u unseenErrors) promised(apart []timeOfShape) ([]float64, error) {
 // learnField learns the correction of a core from points and returns it with
 // the cross-validated errors of the corrected law.
 // What the points do not tell is left to the prior, such as the correction of
-// the same kernel at another head width.
+// the same kernel at another head width. than are errors that a correction is compared with,
+// or nil: one that is no better before its nodes are bent is left there, for bending a lattice
+// as large as a reference profile's takes most of the time and makes no errors smaller.
 //
-// Errors: too few points, or equations that cannot be solved.
-func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costmodel.Field) (*costmodel.Field, unseenErrors, error) {
+// Errors: too few points, equations that cannot be solved, or errBeaten.
+func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costmodel.Field, than []float64) (*costmodel.Field, unseenErrors, error) {
 	var none unseenErrors
 	if len(points) < leastField {
 		return nil, none, errors.New("too few points for a correction")
@@ -485,8 +487,12 @@ func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costm
 	if err != nil {
 		return nil, none, err
 	}
+	said := advice.mix(unseen, advice.unseen)
+	if than != nil && excess(less(l.y, said), than).mean >= 0 {
+		return nil, none, errBeaten
+	}
 	field := l.field(advice)
-	said, whole, now := advice.mix(unseen, advice.unseen), advice.blend(smooth, shapes, nil), make([]float64, len(points))
+	whole, now := advice.blend(smooth, shapes, nil), make([]float64, len(points))
 	fair := make([]float64, len(points))
 	for i, p := range points {
 		now[i] = field.Log(p.Shape) - prior.Log(p.Shape)
@@ -497,6 +503,18 @@ func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costm
 		return stored(y, said, whole, now), err
 	}
 	return field, unseenErrors{stored(l.y, said, whole, now), fair, apart, afresh}, nil
+}
+
+// errBeaten says that a correction is no better than what it was compared with.
+var errBeaten = errors.New("no better without a correction, or with another one")
+
+// less is what is left of y where so much of it is said.
+func less(y, said []float64) []float64 {
+	left := make([]float64, len(y))
+	for i := range y {
+		left[i] = y[i] - said[i]
+	}
+	return left
 }
 
 // afresh is cross-validation in which the core has not seen the held points either, but

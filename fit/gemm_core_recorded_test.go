@@ -49,7 +49,7 @@ func TestGEMMCoreOnRecordings(t *testing.T) {
 func withResidual(t *testing.T, dev op.DeviceType, core *costmodel.GEMMCore, train []Point) func(op.Shape) float64 {
 	kind, _ := coreOf(op.KindGEMM, dev)
 	law := &costmodel.Law{Op: op.KindGEMM, GEMM: core}
-	field, _, err := learnField(kind.field(train, law, dev), train, bodyOf(law), nil)
+	field, _, err := learnField(kind.field(train, law, dev), train, bodyOf(law), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -310,8 +310,9 @@ const (
 // taken, from the simplest on, and its correction refined where there are points
 // enough to learn one from; the interval shrinks from what the donor
 // promises to what the points show. It returns the law with its errors on
-// points that it has not seen.
-func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, from *Donor) (*costmodel.Law, []float64, error) {
+// points that it has not seen. own are those of the device's own law, or none: a lent law
+// whose correction cannot come to as little is left without.
+func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, own []float64, from *Donor) (*costmodel.Law, []float64, error) {
 	carried := from.carry(dev)
 	carried.Variant, carried.Device = law.Variant, law.Device
 	switch {
@@ -350,20 +351,20 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 	}
 	unseen := unseenErrors{logs: errs}
 	if len(points) >= fewToCorrect {
-		unseen = c.refined(best, dev, points, errs, from)
+		unseen = c.refined(best, dev, points, errs, own, from)
 	}
 	promised, err := unseen.promised(apart)
 	if err != nil {
 		return nil, nil, err
 	}
-	own := 0.0
+	shown := 0.0
 	if len(promised) > 0 {
-		own = math.Log(spread(notAlone(promised)).Hi)
+		shown = math.Log(spread(notAlone(promised)).Hi)
 	}
 	n, asLent := float64(len(points)), from.promised(dev, law.Variant.Kernel, len(points))
-	half := (donorWeight*asLent + n*own) / (donorWeight + n)
+	half := (donorWeight*asLent + n*shown) / (donorWeight + n)
 	if n > 0 && n < fewToMove {
-		half = max(half, own+unmoved*asLent)
+		half = max(half, shown+unmoved*asLent)
 	}
 	from.promise(best, half)
 	if len(points) >= fewToBelieve {
@@ -375,13 +376,17 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 }
 
 // refined learns from the points what a lent law leaves, around the donor's
-// correction, where that predicts unseen points better. It returns the errors on
-// such of what it decided on.
-func (c coreKind) refined(law *costmodel.Law, dev op.DeviceType, points []Point, errs []float64, from *Donor) unseenErrors {
+// correction, where that predicts unseen points better, and than the device's own law, whose
+// errors are own. It returns the errors on such of what it decided on.
+func (c coreKind) refined(law *costmodel.Law, dev op.DeviceType, points []Point, errs, own []float64, from *Donor) unseenErrors {
 	body, best := *law, unseenErrors{logs: errs}
 	body.Correction = nil
 	for _, prior := range []*costmodel.Field{law.Correction, from.Law.Correction} {
-		field, unseen, err := learnField(c.field(points, &body, dev), points, bodyOf(&body), prior)
+		than := best.logs
+		if len(own) > 0 && meanError(own) < meanError(than) {
+			than = own
+		}
+		field, unseen, err := learnField(c.field(points, &body, dev), points, bodyOf(&body), prior, than)
 		if err == nil && excess(unseen.logs, best.logs).mean < 0 {
 			law.Correction, best = field, unseen
 		}
@@ -396,7 +401,7 @@ const BorrowedForm = "borrowed from "
 // predicts unseen points better, or where there is no other. The donor's law
 // stands among the rivals either way.
 func (c coreKind) orLent(law *costmodel.Law, logs []float64, dev op.DeviceType, points []Point, from *Donor) error {
-	lent, errs, err := c.lent(law, dev, points, from)
+	lent, errs, err := c.lent(law, dev, points, logs, from)
 	if err != nil {
 		return err
 	}

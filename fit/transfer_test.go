@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -55,7 +56,7 @@ func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
 		}
 		own := points[:30]
 		target := costmodel.Law{Op: law.Op, Variant: law.Variant, Device: to.Name, Range: hull(law.Op, own)}
-		lent, _, err := core.lent(&target, to, own, &from)
+		lent, _, err := core.lent(&target, to, own, nil, &from)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +75,7 @@ func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
 	for _, off := range []float64{1.01, 1.5, 4} {
 		only := points[7]
 		only.Seconds = off * float64(law.Seconds(only.Shape))
-		lent, _, err := core.lent(&law, dev, []Point{only}, &from)
+		lent, _, err := core.lent(&law, dev, []Point{only}, nil, &from)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +126,7 @@ func TestLentRangesHoldOwnPoints(t *testing.T) {
 		law.Range = hull(op.KindAttnFwd, []Point{pointOf(dev, c.donors, 1e-3)})
 		target := &costmodel.Law{Op: law.Op, Variant: law.Variant, Device: dev.Name, Range: hull(op.KindAttnFwd, mine)}
 		core, _ := coreOf(op.KindAttnFwd, dev)
-		lent, _, err := core.lent(target, dev, mine, &Donor{Law: law, Device: dev})
+		lent, _, err := core.lent(target, dev, mine, nil, &Donor{Law: law, Device: dev})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +169,7 @@ func TestBelievedLawsAnswerForTheirOwnRange(t *testing.T) {
 	}
 	for name, own := range map[string][]Point{"lengths": lengths, "heads": heads} {
 		target := costmodel.Law{Op: law.Op, Variant: law.Variant, Device: to.Name, Range: hull(law.Op, own)}
-		lent, _, err := core.lent(&target, to, own, &Donor{Law: &law, Device: dev})
+		lent, _, err := core.lent(&target, to, own, nil, &Donor{Law: &law, Device: dev})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,6 +185,37 @@ func TestBelievedLawsAnswerForTheirOwnRange(t *testing.T) {
 		e, grown := lent.Predict(outside), halfWidth(lent, outside)-halfWidth(lent, inside)
 		if e.Source != costmodel.Extrapolated || grown < 3*sameArchWidth/octavesToUnlike || name == "heads" && grown < 2.9*untoldLength {
 			t.Errorf("%s: three doublings from them %v is %s, its half width %.3f more", name, outside, e.Source, grown)
+		}
+	}
+}
+
+// TestBeatenCorrectionsAreNotBent: a correction that is no better than what it is compared with is
+// given up before the longest part of its making, and one that is better is the same whatever
+// that was. A lent law of a device whose own is better is left without.
+func TestBeatenCorrectionsAreNotBent(t *testing.T) {
+	dev, points := coreDevice(), inventedAttention(coreDevice(), 60, 3)
+	kind, _ := coreOf(op.KindAttnFwd, dev)
+	core, err := kind.fit(dev, points, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape, none, errs := kind.field(points, core, dev), make([]float64, len(points)), errorsOn(core, points)
+	if _, _, err := learnField(shape, points, bodyOf(core), nil, none); !errors.Is(err, errBeaten) {
+		t.Errorf("compared with no errors at all: %v", err)
+	}
+	free, _, err := learnField(shape, points, bodyOf(core), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if field, _, err := learnField(shape, points, bodyOf(core), nil, errs); err != nil || !slices.Equal(field.Values, free.Values) {
+		t.Errorf("compared with a core off by %.3f: %v, another correction than compared with nothing", meanError(errs), err)
+	}
+	from := &Donor{Law: &costmodel.Law{Op: op.KindAttnFwd, Variant: points[0].Shape.Variant(), Device: "lender", Attention: core.Attention, Range: hull(op.KindAttnFwd, points), Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1}}, Device: dev}
+	for _, own := range [][]float64{nil, none} {
+		target := &costmodel.Law{Op: op.KindAttnFwd, Variant: points[0].Shape.Variant(), Device: dev.Name, Range: hull(op.KindAttnFwd, points)}
+		lent, _, err := kind.lent(target, dev, points, own, from)
+		if err != nil || (lent.Correction != nil) != (own == nil) {
+			t.Errorf("%d errors of an own law: %v, lent with a correction: %v", len(own), err, lent.Correction != nil)
 		}
 	}
 }
@@ -290,7 +322,7 @@ func TestAnotherKernelsLawIsLessSure(t *testing.T) {
 		donors := &costmodel.Law{Op: op.KindAttnFwd, Variant: own, Device: dev.Name, Attention: core, Range: hull(op.KindAttnFwd, points), Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1}}
 		donors.Variant.Kernel = kernel
 		law := &costmodel.Law{Op: op.KindAttnFwd, Variant: own, Device: dev.Name, Range: hull(op.KindAttnFwd, points[:n])}
-		lent, _, err := kind.lent(law, dev, points[:n], &Donor{Law: donors, Device: dev})
+		lent, _, err := kind.lent(law, dev, points[:n], nil, &Donor{Law: donors, Device: dev})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -486,7 +518,7 @@ func TestFewPointsOfAWrongDonorAreCovered(t *testing.T) {
 					own = append(own, slowed[i])
 				}
 				law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Device: dev.Name, Range: hull(s.Op, own)}
-				lent, _, err := core.lent(law, dev, own, from)
+				lent, _, err := core.lent(law, dev, own, nil, from)
 				if err != nil {
 					t.Fatal(err)
 				}
