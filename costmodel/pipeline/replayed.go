@@ -39,7 +39,7 @@ func (c *Costs) Replayed(p *Plan, of Replay) (*costmodel.Replayed, error) {
 	if err := r.passesTake(); err != nil {
 		return nil, err
 	}
-	if err := r.run.run(c, r.plan); err != nil {
+	if err := r.prices.simulate(c, r.plan); err != nil {
 		return nil, err
 	}
 	r.out.Ranks = make([]costmodel.ReplayedRank, c.Devices())
@@ -59,7 +59,7 @@ type replaying struct {
 	known  map[replayKey]*costmodel.Replayed // by the laws: many chunks and stages are alike
 	passes [2][][]*costmodel.Replayed        // forward and backward, by stage and chunk
 	first  []int                             // layer of the model, by stage
-	run    run
+	prices prices
 	out    costmodel.Replayed
 }
 
@@ -73,7 +73,7 @@ type replayKey struct {
 // passesTake predicts all passes, and what is sent.
 func (r *replaying) passesTake() error {
 	layer := 0
-	r.run.finish = make([]Finish, len(r.plan.Stages))
+	r.prices.finish = make([]Finish, len(r.plan.Stages))
 	for s, x := range r.plan.Stages {
 		if err := r.c.Fits(x.Ranks); err != nil {
 			return fmt.Errorf("stages[%d]: %w", s, err)
@@ -92,8 +92,8 @@ func (r *replaying) passesTake() error {
 			}
 			r.passes[dir] = append(r.passes[dir], passes)
 		}
-		r.run.forward, r.run.backward = append(r.run.forward, times[0]), append(r.run.backward, times[1])
-		r.run.send = append(r.run.send, r.c.messages(r.plan, s))
+		r.prices.forward, r.prices.backward = append(r.prices.forward, times[0]), append(r.prices.backward, times[1])
+		r.prices.send = append(r.prices.send, r.c.messages(r.plan, s))
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (r *replaying) sent(s int, o Op) units.Seconds {
 	if s < 0 {
 		return 0
 	}
-	return r.run.send[s][o.Chunk]
+	return r.prices.send[s][o.Chunk]
 }
 
 // waiting is what a rank of a stage does before a pass whose message is not there yet.

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -24,12 +25,11 @@ func (c *Costs) Simulate(p *Plan) error {
 // Run is Simulate of a plan that is known to be one, but for stages that may wait for each
 // other.
 func (c *Costs) Run(p *Plan) error {
-	r := c.prices(p)
-	return r.run(c, p)
+	return c.prices(p).simulate(c, p)
 }
 
-// run holds what a plan's passes take: by stage and chunk.
-type run struct {
+// prices are what a plan's passes take, by stage and chunk, and what comes behind them.
+type prices struct {
 	forward, backward [][]units.Seconds
 	send              [][]units.Seconds // to the stage behind, or back from it
 	finish            []Finish
@@ -37,17 +37,17 @@ type run struct {
 }
 
 // prices asks for what a plan's passes take.
-func (c *Costs) prices(p *Plan) *run {
-	r := &run{finish: make([]Finish, len(p.Stages)), tied: c.Tied(p)}
+func (c *Costs) prices(p *Plan) *prices {
+	x := &prices{finish: make([]Finish, len(p.Stages)), tied: c.Tied(p)}
 	for s := range p.Stages {
 		forward, backward := make([]units.Seconds, len(p.Chunks)), make([]units.Seconds, len(p.Chunks))
 		for k := range p.Chunks {
 			forward[k], backward[k] = c.Passes(p, s, k)
 		}
-		r.forward, r.backward, r.send = append(r.forward, forward), append(r.backward, backward), append(r.send, c.messages(p, s))
-		r.finish[s] = c.Finish(p, s)
+		x.forward, x.backward, x.send = append(x.forward, forward), append(x.backward, backward), append(x.send, c.messages(p, s))
+		x.finish[s] = c.Finish(p, s)
 	}
-	return r
+	return x
 }
 
 // messages are, by chunk, what its activations take from stage s to the one behind it; nothing from the last one.
@@ -61,72 +61,104 @@ func (c *Costs) messages(p *Plan, s int) []units.Seconds {
 	return all
 }
 
-func (r *run) run(c *Costs, p *Plan) error {
-	n, last := len(p.Chunks), len(p.Stages)-1
-	// When a chunk's forward and backward pass on a stage are over; -1 before.
-	ended := make([]units.Seconds, 2*n*len(p.Stages))
-	for i := range ended {
-		ended[i] = -1
+// simulate gives a plan and its passes the times that follow from prices.
+func (x *prices) simulate(c *Costs, p *Plan) error {
+	done, err := x.schedule(p)
+	if err != nil {
+		return err
 	}
-	at := func(s, k int, back bool) *units.Seconds {
-		i := 2 * (s*n + k)
-		if back {
-			i++
-		}
-		return &ended[i]
-	}
-	next, free := make([]int, len(p.Stages)), make([]units.Seconds, len(p.Stages))
-	for left, moved := 2*n*len(p.Stages), true; left > 0; moved = false {
-		for s := range p.Stages {
-			for next[s] < 2*n {
-				o := &p.Orders[s][next[s]]
-				k, ready, took := o.Chunk, units.Seconds(0), r.forward[s][o.Chunk]
-				if o.Backward {
-					took = r.backward[s][k]
-				}
-				switch {
-				case !o.Backward && s > 0:
-					if ready = *at(s-1, k, false); ready >= 0 {
-						ready += r.send[s-1][k]
-					}
-				case o.Backward && s < last:
-					if ready = *at(s+1, k, true); ready >= 0 {
-						ready += r.send[s][k]
-					}
-				}
-				if ready < 0 {
-					break
-				}
-				o.Start = max(free[s], ready)
-				o.End = o.Start + took
-				free[s] = o.End
-				*at(s, k, o.Backward) = o.End
-				next[s]++
-				left--
-				moved = true
-			}
-		}
-		if !moved && left > 0 {
-			s := 0
-			for next[s] == 2*n {
-				s++
-			}
-			return fmt.Errorf("orders: stages wait for each other: stage %d for chunk %d", s, p.Orders[s][next[s]].Chunk)
-		}
-	}
-	p.Time = 0
-	for s := range p.Stages {
-		free[s] += r.finish[s].Gradients
-	}
-	if r.tied > 0 {
-		both := max(free[0], free[last]) + r.tied
-		free[0], free[last] = both, both
-	}
-	for s := range p.Stages {
-		p.Time = max(p.Time, free[s]+r.finish[s].Parameters)
-	}
+	p.Time = x.finished(done)
 	if c.err != nil && !(p.Time < forever) {
 		return c.err
 	}
 	return nil
+}
+
+// finished is when the step is over of which the stages' passes are done at these times.
+func (x *prices) finished(done []units.Seconds) (t units.Seconds) {
+	for s := range done {
+		done[s] += x.finish[s].Gradients
+	}
+	if first, last := &done[0], &done[len(done)-1]; x.tied > 0 {
+		both := max(*first, *last) + x.tied
+		*first, *last = both, both
+	}
+	for s := range done {
+		t = max(t, done[s]+x.finish[s].Parameters)
+	}
+	return t
+}
+
+// schedule says of every pass of a plan when it begins and ends, and returns when each stage is
+// done with its own.
+func (x *prices) schedule(p *Plan) (done []units.Seconds, err error) {
+	stages, chunks := len(p.Stages), len(p.Chunks)
+	t := &timing{prices: x, plan: p, next: make([]int, stages), free: make([]units.Seconds, stages)}
+	for range stages {
+		t.forward = append(t.forward, slices.Repeat([]units.Seconds{-1}, chunks))
+		t.backward = append(t.backward, slices.Repeat([]units.Seconds{-1}, chunks))
+	}
+	for left := 2 * chunks * stages; left > 0; {
+		before := left
+		for s := range p.Stages {
+			left -= t.advance(s)
+		}
+		if left == before {
+			return nil, t.stuck()
+		}
+	}
+	return t.free, nil
+}
+
+// timing is a plan of which some passes have their times.
+type timing struct {
+	prices            *prices
+	plan              *Plan
+	forward, backward [][]units.Seconds // by stage and chunk, when the pass is over; -1 before
+	next              []int             // of every stage, the first pass in its order that has no time
+	free              []units.Seconds   // when every stage is done with those before
+}
+
+// advance gives the passes of a stage their times until one has to wait for a pass of another
+// stage that has none, and says to how many.
+func (t *timing) advance(s int) (n int) {
+	for order := t.plan.Orders[s]; t.next[s] < len(order); t.next[s]++ {
+		o := &order[t.next[s]]
+		ready, known := t.ready(s, o)
+		if !known {
+			break
+		}
+		over, took := t.forward[s], t.prices.forward[s]
+		if o.Backward {
+			over, took = t.backward[s], t.prices.backward[s]
+		}
+		o.Start = max(t.free[s], ready)
+		o.End = o.Start + took[o.Chunk]
+		t.free[s], over[o.Chunk] = o.End, o.End
+		n++
+	}
+	return n
+}
+
+// ready is when what a pass needs is there: forward what the stage before made of the chunk,
+// backward the gradients of the stage behind.
+func (t *timing) ready(s int, o *Op) (at units.Seconds, known bool) {
+	from, over := s-1, t.forward
+	if o.Backward {
+		from, over = s+1, t.backward
+	}
+	if from < 0 || from == len(over) {
+		return 0, true
+	}
+	at = over[from][o.Chunk]
+	return at + t.prices.send[min(s, from)][o.Chunk], !(at < 0)
+}
+
+// stuck names the first stage that waits.
+func (t *timing) stuck() error {
+	s := 0
+	for t.next[s] == len(t.plan.Orders[s]) {
+		s++
+	}
+	return fmt.Errorf("orders: stages wait for each other: stage %d for chunk %d", s, t.plan.Orders[s][t.next[s]].Chunk)
 }

@@ -31,9 +31,34 @@ func (f formula) mesh(longest units.Tokens, n int) []units.Tokens {
 	return cuts
 }
 
+// widest is the longest slice of the mesh but for what is left behind the last cut.
+func widest(cuts []units.Tokens, longest units.Tokens) units.Tokens {
+	if len(cuts) == 0 {
+		return longest
+	}
+	most, from := units.Tokens(0), units.Tokens(0)
+	for _, at := range cuts {
+		most, from = max(most, at-from), at
+	}
+	return most
+}
+
+// cutAt cuts a sequence at those of the positions that lie within it.
+func cutAt(cuts []units.Tokens, sequence int, length units.Tokens) (chunks []pipeline.Chunk) {
+	from := units.Tokens(0)
+	for _, at := range cuts {
+		if at >= length {
+			break
+		}
+		chunks = append(chunks, pipeline.Chunk{Sequence: sequence, Context: from, Slice: at - from})
+		from = at
+	}
+	return append(chunks, pipeline.Chunk{Sequence: sequence, Context: from, Slice: length - from})
+}
+
 // bucket is a chunk that is filled.
 type bucket struct {
-	chunk  pipeline.Chunk
+	chunk  *pipeline.Chunk
 	time   float64
 	tokens units.Tokens
 }
@@ -65,21 +90,9 @@ func (p *Problem) balanced(f formula, by cutting) (cut [][]pipeline.Chunk, rest 
 	order := byLength(p.Lengths)
 	longest := p.Lengths[order[0]]
 	cuts, target := f.mesh(longest, by.slices), f.of(0, longest)/float64(by.slices)*by.times
-	slice := units.Tokens(0)
-	for i, c := range cuts {
-		if i == 0 {
-			slice = c
-		} else {
-			slice = max(slice, c-cuts[i-1])
-		}
-	}
-	if len(cuts) == 0 {
-		slice = longest
-	}
-	most := units.Tokens(min(max(float64(slice), target/f.token), mostTokens*by.times))
+	most := units.Tokens(min(max(float64(widest(cuts, longest)), target/f.token), mostTokens*by.times))
 
-	var buckets []*bucket
-	var tails [][2]int // of a sequence in cut: its bucket
+	var tails []*bucket
 	var short []int
 	for _, i := range order {
 		length := p.Lengths[i]
@@ -87,46 +100,39 @@ func (p *Problem) balanced(f formula, by cutting) (cut [][]pipeline.Chunk, rest 
 			short = append(short, i)
 			continue
 		}
-		var chunks []pipeline.Chunk
-		from := units.Tokens(0)
-		for _, c := range append(slices.Clone(cuts), longest) {
-			if to := min(c, length); to > from {
-				chunks = append(chunks, pipeline.Chunk{Sequence: i, Context: from, Slice: to - from})
-				from = to
-			}
-		}
-		last := chunks[len(chunks)-1]
-		if !slices.Contains(cuts, length) && length < longest {
-			tails = append(tails, [2]int{len(cut), len(buckets)})
-			buckets = append(buckets, &bucket{last, f.of(last.Context, last.Slice), last.Slice})
-		}
+		chunks := cutAt(cuts, i, length)
 		cut = append(cut, chunks)
+		if last := &chunks[len(chunks)-1]; !slices.Contains(cuts, length) && length < longest {
+			tails = append(tails, &bucket{last, f.of(last.Context, last.Slice), last.Slice})
+		}
 	}
-	own := len(buckets)
-	for _, i := range short {
+	for _, b := range p.pack(tails, short, f, target*loosened, most) {
+		rest = append(rest, *b.chunk)
+	}
+	return cut, rest
+}
+
+// pack adds sequences one by one to the chunk with the least time a token of those that stay
+// within a time and a number of tokens: begun ones, and new ones, which it returns.
+func (p *Problem) pack(begun []*bucket, sequences []int, f formula, time float64, most units.Tokens) (made []*bucket) {
+	all := slices.Clip(begun)
+	for _, i := range sequences {
 		length, took := p.Lengths[i], f.of(0, p.Lengths[i])
 		var into *bucket
-		for _, b := range buckets {
-			if b.time+took <= target*loosened && b.tokens+length <= most && (into == nil || b.time/float64(b.tokens) < into.time/float64(into.tokens)) {
+		for _, b := range all {
+			if b.time+took <= time && b.tokens+length <= most && (into == nil || b.time/float64(b.tokens) < into.time/float64(into.tokens)) {
 				into = b
 			}
 		}
 		if into == nil {
-			into = &bucket{chunk: pipeline.Chunk{Sequence: -1}}
-			buckets = append(buckets, into)
+			into = &bucket{chunk: &pipeline.Chunk{Sequence: -1}}
+			all = append(all, into)
 		}
 		into.chunk.Whole = append(into.chunk.Whole, i)
 		into.time += took
 		into.tokens += length
 	}
-	for _, t := range tails {
-		chunks := cut[t[0]]
-		chunks[len(chunks)-1] = buckets[t[1]].chunk
-	}
-	for _, b := range buckets[own:] {
-		rest = append(rest, b.chunk)
-	}
-	return cut, rest
+	return all[len(begun):]
 }
 
 // byLength are the sequences, the longest first.
