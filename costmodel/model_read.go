@@ -81,12 +81,26 @@ type hfConfig struct {
 	FFNs *struct {
 		MoE jsontext.Value `json:"moe_num_experts"`
 	} `json:"ffn_config"` // DBRX's
-	Text *struct {
-		ModelType string `json:"model_type"`
-		Experts   *int   `json:"num_experts"`
-		Local     *int   `json:"num_local_experts"`
-		Routed    *int   `json:"n_routed_experts"`
-	} `json:"text_config"` // the language model of one that also sees or hears
+	// The language model of one that also sees or hears, an hfConfig again.
+	Text     jsontext.Value `json:"text_config"`
+	LLM      jsontext.Value `json:"llm_config"`
+	Language jsontext.Value `json:"language_config"`
+}
+
+// within is the language model within a configuration, the key that it is under, and its text; nil
+// where there is none. It has none within itself.
+func (c *hfConfig) within() (t *hfConfig, key string, text []byte) {
+	for _, w := range []struct {
+		key  string
+		text jsontext.Value
+	}{{"text_config", c.Text}, {"llm_config", c.LLM}, {"language_config", c.Language}} {
+		t = &hfConfig{}
+		if len(w.text) > 0 && json.Unmarshal(w.text, t) == nil {
+			t.Text, t.LLM, t.Language = nil, nil, nil
+			return t, w.key, w.text
+		}
+	}
+	return nil, "", nil
 }
 
 // ReadModel reads the config.json of a Hugging Face model of one of the
@@ -112,24 +126,30 @@ func ReadModel(name string, data []byte) (Model, error) {
 	if err := json.Unmarshal(data, &c); err != nil {
 		return Model{}, configError(name, data, err)
 	}
-	f, err := c.family()
+	m, err := c.read(data)
 	if err != nil {
-		return fail("%w", err)
-	}
-	if err := c.fill(f, data); err != nil {
-		return fail("%w", err)
-	}
-	if err := c.complete(f); err != nil {
-		return fail("%w", err)
-	}
-	m, err := c.model(f)
-	if err != nil {
-		return fail("%w", err)
-	}
-	if err := c.plausible(f, m); err != nil {
 		return fail("%w", err)
 	}
 	return m, nil
+}
+
+// read is the model of a configuration, whose text data is.
+func (c *hfConfig) read(data []byte) (Model, error) {
+	f, err := c.family()
+	if err != nil {
+		return Model{}, err
+	}
+	if err := c.fill(f, data); err != nil {
+		return Model{}, err
+	}
+	if err := c.complete(f); err != nil {
+		return Model{}, err
+	}
+	m, err := c.model(f)
+	if err != nil {
+		return Model{}, err
+	}
+	return m, c.plausible(f, m)
 }
 
 func configError(name string, data []byte, err error) error {
@@ -238,12 +258,15 @@ func (c *hfConfig) likelyType() string {
 // hint is what else a configuration of no known family tells: a language model
 // within it, or what no family has.
 func (c *hfConfig) hint() string {
-	if c.Text != nil {
-		for _, f := range families() {
-			if f.name == c.Text.ModelType {
-				return fmt.Sprintf("; its text_config is a %s: to plan the language model alone, write that object to a config.json of its own", f.name)
-			}
+	t, key, text := c.within()
+	for _, f := range families() {
+		if t == nil || f.name != t.ModelType {
+			continue
 		}
+		if _, err := t.read(text); err != nil { // as of one that leaves out what its class has anyway
+			return fmt.Sprintf("; its %s is a %s, whose layers can be planned from a config.json of their own, but this one does not do: %v", key, f.name, err)
+		}
+		return fmt.Sprintf("; its %s is a %s: to plan the language model alone, write that object to a config.json of its own", key, f.name)
 	}
 	if err := c.experts(); err != nil {
 		return "; " + err.Error()
@@ -262,8 +285,8 @@ func (c *hfConfig) experts() error {
 	if c.FFNs != nil {
 		counts = append(counts, count{"ffn_config.moe_num_experts", string(c.FFNs.MoE)})
 	}
-	if t := c.Text; t != nil {
-		counts = append(counts, count{"text_config.num_experts", whole(t.Experts)}, count{"text_config.num_local_experts", whole(t.Local)}, count{"text_config.n_routed_experts", whole(t.Routed)})
+	if t, key, _ := c.within(); t != nil {
+		counts = append(counts, count{key + ".num_experts", whole(t.Experts)}, count{key + ".num_local_experts", whole(t.Local)}, count{key + ".n_routed_experts", whole(t.Routed)})
 	}
 	for _, e := range counts {
 		if severalExperts(e.n) {

@@ -114,7 +114,11 @@ func TestReadModelErrors(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ data, want string }{
 		"unknown":            {`{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}`, `model_type "mamba", architectures ["MambaForCausalLM"]: not supported; the supported ones are gemma (GemmaForCausalLM), glm (GlmForCausalLM), gpt2`},
-		"with images":        {`{"model_type": "seer", "architectures": ["SeerForConditionalGeneration"], "text_config": {"model_type": "mistral", "hidden_size": 64}}`, "starcoder2 (Starcoder2ForCausalLM); its text_config is a mistral: to plan the language model alone, write that object to a config.json of its own"},
+		"with images":        {`{"model_type": "seer", "architectures": ["SeerForConditionalGeneration"], "text_config": ` + llama3 + `}`, "starcoder2 (Starcoder2ForCausalLM); its text_config is a llama: to plan the language model alone, write that object to a config.json of its own"},
+		"with pictures":      {`{"model_type": "seer", "llm_config": ` + llama3 + `}`, "; its llm_config is a llama: to plan the language model alone"},
+		"with sounds":        {`{"model_type": "seer", "language_config": ` + llama3 + `}`, "; its language_config is a llama: to plan the language model alone"},
+		"without its sizes":  {`{"model_type": "seer", "text_config": {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32064}}`, "; its text_config is a llama, whose layers can be planned from a config.json of their own, but this one does not do: "},
+		"of another kind":    {`{"model_type": "seer", "text_config": "llama.json"}`, "starcoder2 (Starcoder2ForCausalLM)"},
 		"with others":        {`{"model_type": "seer", "text_config": {"model_type": "seer_text"}, "n_routed_experts": 4}`, "starcoder2 (Starcoder2ForCausalLM); n_routed_experts: 4: mixtures of experts are not supported, only dense models"},
 		"experts within":     {`{"model_type": "seer", "text_config": {"model_type": "seer_text", "num_local_experts": 16}}`, "; text_config.num_local_experts: 16: mixtures of experts are not supported, only dense models"},
 		"experts by name":    {`{"model_type": "seer", "moe_num_experts": 64}`, "; moe_num_experts: 64: mixtures of experts"},
