@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/internal/ended"
@@ -224,34 +225,45 @@ func (p *Problem) leftOut(part *Part) []int {
 	return ranks
 }
 
-// inFleet gives classes of a part, which is of one pool, the pools of the whole fleet.
+// inFleet gives classes of a part, which has some of the pools, those of the whole fleet.
 func (p *Problem) inFleet(classes []ClassEntry, part *Part) {
-	first := part.Fleet[0].Ranks[0][0]
-	pool := slices.IndexFunc(p.Fleet, func(f Pool) bool {
-		return slices.ContainsFunc(f.Ranks, func(node []int) bool { return slices.Contains(node, first) })
-	})
+	to := make([]int, len(part.Fleet))
+	for i, own := range part.Fleet {
+		first := slices.Concat(own.Ranks...)[0]
+		to[i] = slices.IndexFunc(p.Fleet, func(f Pool) bool {
+			return slices.ContainsFunc(f.Ranks, func(node []int) bool { return slices.Contains(node, first) })
+		})
+	}
 	for i := range classes {
 		c := &classes[i]
-		c.Uses = spreadTo(c.Uses, pool, len(p.Fleet))
-		c.Shares = spreadTo(c.Shares, pool, len(p.Fleet))
-		c.QHeads = spreadTo(c.QHeads, pool, len(p.Fleet))
+		c.Uses = spreadTo(c.Uses, to, len(p.Fleet))
+		c.Shares = spreadTo(c.Shares, to, len(p.Fleet))
+		c.QHeads = spreadTo(c.QHeads, to, len(p.Fleet))
 	}
 }
 
-// spreadTo is what one pool of several has; nil where nothing is said of pools.
-func spreadTo[T any](own []T, pool, pools int) []T {
+// spreadTo is what some of the pools have, those at to; nil where nothing is said of pools.
+func spreadTo[T any](own []T, to []int, pools int) []T {
 	if own == nil {
 		return nil
 	}
 	all := make([]T, pools)
-	all[pool] = own[0]
+	for i, x := range own {
+		all[to[i]] = x
+	}
 	return all
 }
 
 // alone says that a plan is of a part.
 func (p *Problem) alone(part *Part) string {
 	if len(p.Fleet) > 1 { // of which several may be in one node
-		return fmt.Sprintf("on %s of %s alone", units.Count(part.Nodes, "node"), part.Fleet[0].Device)
+		var devices []string
+		for _, pool := range part.Fleet {
+			if !slices.Contains(devices, pool.Device) {
+				devices = append(devices, pool.Device)
+			}
+		}
+		return fmt.Sprintf("on %s of %s alone", units.Count(part.Nodes, "node"), strings.Join(devices, " and "))
 	}
 	return fmt.Sprintf("on %d of the %s alone", part.Nodes, units.Count(len(p.Fleet[0].Ranks), "node"))
 }

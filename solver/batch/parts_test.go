@@ -151,6 +151,46 @@ func TestNodesOfOneKindBesideOthers(t *testing.T) {
 	}
 }
 
+// A node that costs more than it brings beside nodes of several kinds changes neither plan nor
+// bound: the others together are a part.
+func TestANodeBesideOthersOfSeveralKindsIsLeftOut(t *testing.T) {
+	lengths := slices.Repeat([]units.Tokens{4000}, 16)
+	for _, c := range []struct{ beside, rest string }{
+		{"1x1 b60 + 1x1 h100_sxm + 1x1 a100_sxm", "1x1 h100_sxm + 1x1 a100_sxm"},
+		{"2x1 b60 + 1x4 h100_sxm + 1x4 a100_sxm", "1x4 h100_sxm + 1x4 a100_sxm"},
+	} {
+		var docs []*batch.Document
+		for _, cluster := range []string{c.beside, c.rest} {
+			q, j := networkJob(t, cluster, fastNet, 1)
+			j.Zero, j.Model = costmodel.Zero3, reference.Llama(8)
+			p, err := batch.NewProblem(priced(t, q, j, groupcost.Options{}), lengths)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, attempts, _ := contest(t, p)
+			if d, err = batch.Choose(p, d.Bound, attempts, batch.Evenkeel{}.Name()); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Validate(); err != nil {
+				t.Errorf("%s: %v", cluster, err)
+			}
+			docs = append(docs, d)
+		}
+		d, alone := docs[0], docs[1]
+		if d.Time > alone.Time*(1+1e-9) || d.Bound > alone.Bound*(1+1e-9) {
+			t.Errorf("%s: %v, no less than %v; without the first kind %v, no less than %v", c.beside, d.Time, d.Bound, alone.Time, alone.Bound)
+		}
+		if why := d.Chosen().Why; len(d.LeftOut) == 0 || !strings.Contains(why, "; on 2 nodes of h100_sxm") || !strings.Contains(why, " and a100_sxm") {
+			t.Errorf("%s: ranks %v left out, %q", c.beside, d.LeftOut, why)
+		}
+		for _, k := range d.Classes {
+			if len(k.Uses) != len(d.Fleet) || k.Uses[0] != 0 {
+				t.Errorf("%s: class %s has %v of %d pools", c.beside, k.Name, k.Uses, len(d.Fleet))
+			}
+		}
+	}
+}
+
 // Where a further node pays, no part is priced, and all is as without parts; nor where nothing
 // is known of the exchange.
 func TestNoPartIsPricedWhereItCannotBeFaster(t *testing.T) {
