@@ -273,7 +273,7 @@ var ownName = regexp.MustCompile(`(?m)^GPU (\d[\d,]{0,400}): ([^\n(]{1,80}? \(UU
 // counted from 0: which these are is known where they are all.
 func (m *Machine) name(text string) {
 	own, listed := map[int]string{}, true
-	clear := true
+	certain := true
 	for _, g := range ownName.FindAllStringSubmatch(text, maxDevices) {
 		name, ok := strings.CutSuffix(g[2], "(UUID")
 		listed = listed && ok
@@ -282,12 +282,12 @@ func (m *Machine) name(text string) {
 		}
 		for gpu := range strings.SplitSeq(strings.TrimSuffix(g[1], ","), ",") {
 			at, err := strconv.Atoi(gpu)
-			clear = clear && err == nil && at < len(m.GPUs) && cmp.Or(own[at], name) == name
+			certain = certain && err == nil && at < len(m.GPUs) && cmp.Or(own[at], name) == name
 			own[at] = name
 		}
 	}
 	m.NamedGPUs = len(own)
-	if clear && (listed || len(own) == len(m.GPUs)) {
+	if certain && (listed || len(own) == len(m.GPUs)) {
 		for at, name := range own {
 			m.GPUs[at].Own = name
 		}
