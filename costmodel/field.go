@@ -38,8 +38,8 @@ type Field struct {
 
 // Unmeasured holds a field's values for shapes whose count on an axis was never measured:
 // how far off a law is there cannot be told from how far off it is at the counts that it
-// was fitted to. Of a product's rows these are counts between measured ones: beyond them all
-// an interval widens by what a law says of that.
+// was fitted to. Of lengths and of a product's sides these are places between measured ones:
+// beyond them all an interval widens by what a law says of that.
 type Unmeasured struct {
 	Axis   string
 	Known  []float64  // the counts that were measured, rising
@@ -50,7 +50,11 @@ type Unmeasured struct {
 func (u *Unmeasured) leavesOut(s op.Shape) bool {
 	x := AxisOf(u.Axis, s)
 	i := sort.SearchFloat64s(u.Known, x)
-	return !(i < len(u.Known) && u.Known[i] == x || s.Kind() == op.KindGEMM && (i == 0 || i == len(u.Known)))
+	if i < len(u.Known) && u.Known[i] == x {
+		return false
+	}
+	beyond := i == 0 || i == len(u.Known)
+	return !beyond || !InTiles(u.Axis) && s.Kind() != op.KindGEMM
 }
 
 // Switch is a stretch of an axis within which a library changes to a faster kernel for at

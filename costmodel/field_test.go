@@ -278,6 +278,26 @@ func TestWidthsBeyondAllRows(t *testing.T) {
 	}
 }
 
+// Between measured lengths of attention, too, and at every head count that was not measured.
+func TestWidthsBetweenLengths(t *testing.T) {
+	f := Field{
+		Axes: []FieldAxis{{Name: "q_len", Nodes: []float64{64, 4096}}}, Step: 0.01, Decay: math.Inf(1), Values: NodeValues{-200, -200},
+		Unmeasured: []Unmeasured{
+			{Axis: "q_len", Known: []float64{64, 4096}, Values: NodeValues{-100, -100}},
+			{Axis: "q_heads", Known: []float64{8}, Values: NodeValues{-50, -50}},
+		},
+	}
+	both := math.Log(math.Exp(-2)+math.Exp(-1)-math.Exp(-4)) / 2
+	for _, c := range []struct {
+		q, heads int
+		want     float64
+	}{{32, 8, -2}, {64, 8, -2}, {65, 8, -1}, {4096, 8, -2}, {8192, 8, -2}, {64, 4, -0.5}, {64, 16, -0.5}, {65, 16, both}} {
+		if got := f.WidthLog(block(c.q, 1, c.heads, 1)); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%d tokens, %d heads: %v, want %v", c.q, c.heads, got, c.want)
+		}
+	}
+}
+
 func TestFieldDoesNotAllocate(t *testing.T) {
 	f := &Field{Axes: []FieldAxis{{"q_len", []float64{1024, 4096}}, {"batch", []float64{4, 8}}}, Decay: 2, Step: 0.01, Values: NodeValues{10, 20, 30, 40}}
 	var s op.Shape = block(3000, 5, 8, 8)

@@ -31,6 +31,8 @@ func coreOf(k op.Kind, dev op.DeviceType) (coreKind, bool) {
 			body := *law
 			s := attentionField(points, law.Attention.TileRows).on(dev)
 			s.features, s.trees = attentionFeatures(&body, dev.Parallel), attentionTrees()
+			core := *law.Attention
+			s.alike = func() (timeOfShape, []timeOfShape) { return alikeCores(dev, k == op.KindAttnBwd, points, &core) }
 			return s
 		}}, true
 	case op.KindGEMM:

@@ -38,7 +38,7 @@ type fieldShape struct {
 	width    []string // axes over which the size of the errors is told apart
 	counts   string   // axis of counts at which an unmeasured one is another kernel's case; or none
 	untold   float64  // half width of what powers of two do not tell of other counts
-	sides    []string // axes, where there are no counts, at which an unmeasured place is known less
+	sides    []string // axes of sizes at which an unmeasured place is known less
 	widen    float64  // by what share of itself a width grows a doubling beyond the range
 	tile     int      // see costmodel.Field
 	thin     float64  // least distance of two nodes of lengths, octaves
@@ -52,6 +52,9 @@ type fieldShape struct {
 	// in log time, to be taken for a change of kernel and stated instead of bent
 	// away; 0 bends every fall away.
 	switches float64
+	// alike are the law's core and those of other tiles that tell the points about as well,
+	// from which it may differ between measured lengths; nil where tiles are not known.
+	alike func() (own timeOfShape, others []timeOfShape)
 	// features are what trees may tell shapes apart by, and trees how many and
 	// how large they are.
 	features func(op.Shape) []float64
@@ -75,7 +78,7 @@ const (
 // unlike, and without the second one errors between measured shapes were a
 // seventh larger over others' tables of causal attention.
 func attentionField(points []Point, tile int) fieldShape {
-	s := fieldShape{width: []string{"q_len", "blocks"}, counts: "q_heads", untold: untoldCausal, widen: widenCausal, tile: tile, thin: 0.15, sparse: 0.2, noise: 0.01, struck: 0.02, decay: 3, switches: 0.03}
+	s := fieldShape{width: []string{"q_len", "blocks"}, counts: "q_heads", sides: []string{"q_len"}, untold: untoldCausal, widen: widenCausal, tile: tile, thin: 0.15, sparse: 0.2, noise: 0.01, struck: 0.02, decay: 3, switches: 0.03}
 	yes := []bool{true, true, true, true}
 	if a, ok := blockOf(points[0].Shape); ok && (a.Mask == op.Full || a.Window > 0) {
 		s.widen = widenFull
@@ -87,6 +90,7 @@ func attentionField(points []Point, tile int) fieldShape {
 		s.noise = 0.03 // few points say more about trends than about each other
 	}
 	if slices.ContainsFunc(points, func(p Point) bool { return costmodel.AxisOf("q_len", p.Shape) != costmodel.AxisOf("kv_len", p.Shape) }) {
+		s.sides = []string{"q_len", "kv_len"}
 		s.lattices = []lattice{{[]string{"q_len", "kv_len", "blocks", "gqa"}, []float64{6, 6, 6, 12}, 0.1, []bool{true, true, true, false}, []bool{true, true, false, false}}}
 		return s
 	}
@@ -415,8 +419,8 @@ type unseenErrors struct {
 	// something was bent: by them laws are compared. Widths are of all that was moved,
 	// for with less three strata of causal attention cover less than 85 % and not one.
 	fair []float64
-	// apart are the same from points of other head counts, or of other rows, columns or inner
-	// lengths of a product.
+	// apart are the same from points of other head counts or lengths, or of other rows, columns
+	// or inner lengths of a product.
 	apart []errorsApart
 	// afresh gives what logs would be if the core had not seen the points either, from
 	// cores without each of the folds; nil where there is no correction.
@@ -428,6 +432,17 @@ type unseenErrors struct {
 type errorsApart struct {
 	axis string
 	logs []float64
+}
+
+// on are the errors at places of an axis from points elsewhere on it; none where they are
+// not known.
+func (u unseenErrors) on(axis string) []float64 {
+	for _, e := range u.apart {
+		if e.axis == axis {
+			return e.logs
+		}
+	}
+	return nil
 }
 
 // compared are the errors by which the law is compared with others.
@@ -481,9 +496,10 @@ func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costm
 	advice := l.grow()
 	advice.believe(advice.settle(l.y, unseen, advice.unseen), shape.wary)
 	apart, err := l.unseenCounts(advice)
-	if l.shape.counts == "" {
-		apart, err = l.unseenSides(advice)
+	if err != nil {
+		return nil, none, err
 	}
+	sides, err := l.unseenSides(advice)
 	if err != nil {
 		return nil, none, err
 	}
@@ -502,7 +518,7 @@ func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costm
 		y, said, err := l.afresh(advice, apart)
 		return stored(y, said, whole, now), err
 	}
-	return field, unseenErrors{stored(l.y, said, whole, now), fair, apart, afresh}, nil
+	return field, unseenErrors{stored(l.y, said, whole, now), fair, append(apart, sides...), afresh}, nil
 }
 
 // errBeaten says that a correction is no better than what it was compared with.

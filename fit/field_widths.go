@@ -11,8 +11,8 @@ import (
 
 // widths learns how large the errors of a corrected law are over two axes: the
 // half width, as |log|, of an interval that holds a share of the points. Where
-// the errors at head counts, or rows of products, that were not measured are known
-// they have widths of their own.
+// the errors at head counts and lengths, or rows of products, that were not measured are
+// known they have widths of their own.
 func (f fieldShape) widths(points []Point, unseen unseenErrors, share float64) *costmodel.Field {
 	places := make([][]float64, len(points))
 	for i, p := range points {
@@ -21,17 +21,18 @@ func (f fieldShape) widths(points []Point, unseen unseenErrors, share float64) *
 	g := newGrid(nodesOf(places, []float64{1, 1}), []float64{1, 1}, 1)
 	w := f.widthsOver(g, places, unseen.logs, share)
 	if f.counts != "" {
-		var logs []float64
-		if len(unseen.apart) > 0 {
-			logs = unseen.apart[0].logs
-		}
-		w.Unmeasured = []costmodel.Unmeasured{f.unmeasured(g, points, places, logs, w.Values, share)}
-		return w
+		w.Unmeasured = append(w.Unmeasured, f.unmeasured(g, points, places, unseen.on(f.counts), w.Values, share))
 	}
-	for _, e := range unseen.apart {
-		if toldApart(e.logs) {
-			w.Unmeasured = append(w.Unmeasured, f.elsewhere(g, e.axis, points, places, e.logs, w.Values, share))
+	for _, axis := range f.sides {
+		logs, untold := unseen.on(axis), f.untoldBetween(axis, g, points, share)
+		if !toldApart(logs) && untold == nil {
+			continue
 		}
+		u := f.elsewhere(g, axis, points, places, logs, w.Values, share)
+		for i, v := range untold {
+			u.Values[i] = besides(u.Values[i], math.Exp(float64(v)*fieldStep))
+		}
+		w.Unmeasured = append(w.Unmeasured, u)
 	}
 	return w
 }
@@ -101,9 +102,14 @@ func (f fieldShape) unmeasured(g *grid, points []Point, places [][]float64, logs
 		untold = func(int) float64 { return untoldCount }
 	}
 	for i, v := range u.Values {
-		u.Values[i] = int16(math.Round(math.Log(math.Hypot(math.Exp(float64(v)*fieldStep), untold(i))) / fieldStep))
+		u.Values[i] = besides(v, untold(i))
 	}
 	return u
+}
+
+// besides is a width at a node, stored as its log, with another that is independent of it.
+func besides(width int16, other float64) int16 {
+	return int16(math.Round(math.Log(math.Hypot(math.Exp(float64(width)*fieldStep), other)) / fieldStep))
 }
 
 // toldApart says whether there are errors enough at held-out places of an axis for widths
@@ -314,8 +320,10 @@ func (l *correction) unseenCounts(a *advice) ([]errorsApart, error) {
 	return []errorsApart{{l.shape.counts, l.off(smooth, trees, a.apart)}}, nil
 }
 
-// unseenSides are the same at inner rows, columns and inner lengths of a product, with the
-// trees' share that the law has everywhere. Errors at points that others of as many rows
+// unseenSides are the same at inner rows, columns and inner lengths of a product, and lengths
+// of attention, with the trees' share that the law has everywhere. Without a third of their
+// lengths six of others' tables of attention had 0.76 to 0.89 of the points of those in
+// intervals by all errors, and have 0.88 to 0.95 in ones by these. Errors at points that others of as many rows
 // surround tell little of other rows, which fill other parts of a tile and of a wave: of
 // others' seven tables of products without six of their 22 numbers of rows, intervals held 0.74
 // and 0.76 of the points of those by all errors, and hold 0.87 by these. Powers of two alone
