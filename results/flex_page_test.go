@@ -346,8 +346,7 @@ Laws of the reference profiles, as in whole training steps, links between nodes 
 from datasheets; the stand-in cut at 192,000 tokens, 512 sequences a batch. "Best of the
 others" is the fastest of today's strategies, fcp and, of the batches that it planned,
 flexsp, which take all devices as equal and are priced with the devices they get. flexsp was given
-%s, and laws fitted on 2026-11-29, by
-which plans of static take within 0.4 %% of what they take by those of the other rows. "Apart" plans
+%s. "Apart" plans
 each type's share by itself, by us, and takes as long as the slowest type, as if types
 did not have to meet in every micro-batch for each other's parameters: less than such
 a plan takes where states are sharded over all.
