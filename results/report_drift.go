@@ -62,7 +62,11 @@ func driftDetail(p *printer, x fit.DriftPlace) {
 	p.para(string(x.Verdict)+": ", fmt.Sprintf("%s: %s%s", x.On, x.Why, remedy(x.Cause)))
 	for i, q := range x.Points {
 		if i == mostMoved {
-			p.para("  ", fmt.Sprintf("and %s more; all: evenkeel check --json", plural(len(x.Points)-i, "point")))
+			also := ""
+			if more := x.Moved - mostMoved; more > 0 {
+				also = plural(more, "point") + " more moved; "
+			}
+			p.para("  ", fmt.Sprintf("%sall %d: evenkeel check --json", also, len(x.Points)))
 			return
 		}
 		text := fmt.Sprintf("%s %s: %s, expected noise %s", q.Op, q.Shape, shift(q.Shift), units.Percent(q.Noise))

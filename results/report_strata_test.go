@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,6 +90,21 @@ func testDrift() *fit.DriftReport {
 			{On: "2 h100_sxm over nvlink", Verdict: fit.Ambiguous, Why: "1 of 50 points moved; 5 make a drift", Shared: 50, Moved: 1, Needed: 5, Shift: 0.002, Lo: -0.001, Hi: 0.004},
 			{On: "b200_sxm", Verdict: fit.Same, Why: "no point moved by more than its noise and 3 %", Canaries: true, Shared: 10, Needed: 2, Shift: -0.001, Lo: -0.004, Hi: 0.002},
 		},
+	}
+}
+
+// Of many points the five that moved most are named, and how many more moved is said: of 150
+// points 6 of which moved, "145 more" would read as if these had moved too.
+func TestDriftCountsWhatMovedAlone(t *testing.T) {
+	for moved, want := range map[int]string{6: "  1 point more moved; all 150: evenkeel check --json", 5: "  all 150: evenkeel check --json", 0: "  all 150: evenkeel check --json"} {
+		x := fit.DriftPlace{On: "h100_sxm", Verdict: fit.Drifted, Why: "it moved", Shared: 150, Moved: moved, Points: slices.Repeat(testDrift().Places[0].Points, 150)}
+		var out bytes.Buffer
+		p := &printer{w: &out}
+		driftDetail(p, x)
+		lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
+		if got := lines[len(lines)-1]; got != want {
+			t.Errorf("of 150 points %d of which moved the last line is %q, want %q", moved, got, want)
+		}
 	}
 }
 
