@@ -196,7 +196,7 @@ func correct(law *costmodel.Law, shape fieldShape, points []Point, logs []float6
 		}
 	}
 	for _, prior := range priors {
-		field, corrected, err := learnField(shape, points, core, prior, unseen.compared())
+		field, corrected, err := learnField(shape, points, core, prior, nil)
 		if err == nil && excess(corrected.compared(), unseen.compared()).mean < 0 {
 			law.Correction, unseen = field, corrected
 		}
