@@ -117,14 +117,19 @@ func numbers(n []int) string {
 
 // between is the law of a group of n ranks between two measured ones: at equal
 // bytes the logarithm of the time runs straight in the logarithm of the ranks.
-// What the two differ by widens the interval, most half way.
+// What the two differ by widens the interval, most half way. Below the messages that both
+// were measured with it follows their curves down to where these stay level.
 func between(n int, small, large sized, g op.GroupType) *Law {
 	w := math.Log(float64(n)/float64(small.ranks)) / math.Log(float64(large.ranks)/float64(small.ranks))
 	lo := max(small.law.Range[0].Min, large.law.Range[0].Min)
 	hi := max(lo, min(small.law.Range[0].Max, large.law.Range[0].Max))
 	share := portShare(small.law.Op, n)
 	curve, t, widest := &Curve{Form: LogLog}, 0.0, leastHalfWidth
-	for bytes := lo; bytes <= 2*hi; bytes *= math.Sqrt2 {
+	least, first := max(1, min(small.level(), large.level())), lo
+	for first >= math.Sqrt2*least {
+		first /= math.Sqrt2
+	}
+	for bytes := first; bytes <= 2*hi; bytes *= math.Sqrt2 {
 		a, h := small.at(bytes)
 		b, k := large.at(bytes)
 		half := min(maxHalfWidth/2, max(h, k, leastHalfWidth)+w*(1-w)*math.Abs(a-b))
@@ -147,6 +152,14 @@ func between(n int, small, large sized, g op.GroupType) *Law {
 func (s sized) at(bytes float64) (log, half float64) {
 	e := s.law.Predict(op.OfMessage(s.law.Op, op.Message{Group: s.ranks, Bytes: units.Bytes(bytes), DType: s.law.Variant.DType}))
 	return math.Log(float64(e.Mid)), math.Log(float64(e.Hi) / float64(e.Mid))
+}
+
+// level is the bytes of a message below which the time no longer falls.
+func (s sized) level() float64 {
+	if c := s.law.Curve; len(c.Knots) > 0 {
+		return float64(c.Knots[0].Bytes) / portShare(s.law.Op, s.ranks)
+	}
+	return 1
 }
 
 // add appends a knot where it lies beyond the last.

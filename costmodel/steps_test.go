@@ -142,6 +142,43 @@ func TestOverPredictsUnmeasuredGroups(t *testing.T) {
 	}
 }
 
+// Below the messages that both groups around it were measured with, the law of a group between
+// them falls as theirs do, and lies between them down to one byte.
+func TestBetweenGroupsBelowTheirMessages(t *testing.T) {
+	knots := func(from units.Bytes, alpha float64) *Curve {
+		c := &Curve{Form: LogLog}
+		for x := from; x <= 1<<30; x *= 2 {
+			c.Knots, c.HalfWidths = append(c.Knots, Knot{x, units.Seconds(alpha + float64(x)/1e9)}), append(c.HalfWidths, 0.1)
+		}
+		return c
+	}
+	for name, curves := range map[string][2]*Curve{
+		"knots":          {knots(1<<12, 1e-5), knots(1<<8, 3e-5)},
+		"a line":         {knots(1<<12, 1e-5), line(3e-5, 1e9)},
+		"lines":          {line(1e-5, 1e9), line(3e-5, 1e9)},
+		"one knot apart": {knots(1<<20, 1e-5), knots(1<<19, 1.1e-5)},
+	} {
+		var around []sized
+		for i, n := range []int{2, 8} {
+			least := float64(units.Bytes(1<<24) >> i)
+			around = append(around, sized{n, &Law{Op: op.KindAllReduce, Curve: curves[i], Range: []AxisRange{{"bytes", least, 1 << 28}}, Spread: tenPercent}})
+		}
+		law := between(4, around[0], around[1], op.NewGroupType([]op.Member{{Device: "a", Count: 4}}, 1, "bus"))
+		if err := law.validate(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for bytes := units.Bytes(1); bytes < 1<<26; bytes *= 2 {
+			at := func(n int, l *Law) float64 {
+				return float64(l.Seconds(op.AllReduce{Message: op.Message{Group: n, Bytes: bytes}}))
+			}
+			small, got, large := at(2, around[0].law), at(4, law), at(8, around[1].law)
+			if got < min(small, large)*0.98 || got > max(small, large)*1.02 { // straight between knots
+				t.Errorf("%s: %v at %v, of the groups around it %v and %v", name, got, bytes, small, large)
+			}
+		}
+	}
+}
+
 // A library measured by element type answers for messages without one by its
 // 16-bit floats.
 func TestOverStandsInByElementType(t *testing.T) {

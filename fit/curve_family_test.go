@@ -67,6 +67,29 @@ func TestAFamilyFindsItsPhysics(t *testing.T) {
 	}
 }
 
+// Of messages smaller than all that were fitted a group that was not measured takes what the
+// physics says, in an interval that holds it, and not the time of the smallest fitted one.
+func TestUnmeasuredGroupsBelowTheSmallestMessage(t *testing.T) {
+	var points []Point
+	for _, p := range invented(2, 19, 0.01, rand.New(rand.NewPCG(1, 2)), ring(2)) {
+		if op.Volume(p.Shape) >= 4<<20 {
+			points = append(points, p)
+		}
+	}
+	_, fits, err := curveLaws(switched, [][]Point{points})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := fits[0].steps("gpu", "nvlink")
+	four := steps[0].Law(4)
+	for b := units.Bytes(1); b <= 4<<20; b *= 4 {
+		e, want := four.Predict(op.AllGather{Message: op.Message{Group: 4, Bytes: b}}), units.Seconds(ring(4)(float64(b)))
+		if want < e.Lo || want > e.Hi || e.Mid > 5*want {
+			t.Errorf("%v: %v in %v to %v, want %v", b, e.Mid, e.Lo, e.Hi, want)
+		}
+	}
+}
+
 // Beyond the measured sizes the interval of a collective whose library's others were not
 // measured is a standard deviation's nine tenths, of one among several less.
 func TestALoneCollectiveTellsLittleOfLargerMessages(t *testing.T) {

@@ -160,6 +160,15 @@ func (t *familyFit) farFactor() float64 {
 	return farFactor
 }
 
+// belowFactor is farFactor of the messages of placesBelow, where those from 2^from bytes on were
+// measured.
+func (t *familyFit) belowFactor(from float64) float64 {
+	if from >= largeOctave {
+		return belowLarge
+	}
+	return max(t.farFactor(), belowSmall)
+}
+
 // table tabulates a curve from u to v with its half widths. It never falls.
 func (t *familyFit) table(c *sizeCurve, from, to float64) *costmodel.Curve {
 	theta := t.parameters(c)
@@ -170,10 +179,7 @@ func (t *familyFit) table(c *sizeCurve, from, to float64) *costmodel.Curve {
 		if beyond := max(from-u, u-to, 0); beyond > 0 {
 			far := t.farFactor()
 			if u < math.Floor(from) { // of placesBelow
-				far = max(far, belowSmall)
-				if from >= largeOctave {
-					far = belowLarge
-				}
+				far = t.belowFactor(from)
 			}
 			factor += min(1, beyond) * (far - factor)
 		}

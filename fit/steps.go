@@ -70,13 +70,26 @@ func (t *familyFit) stepsOf(k op.Kind, v op.Variant) costmodel.Steps {
 // chunk. Where measured sizes lie close together the estimate expects next to nothing of
 // one that is left out, and a jump between two of them asks for twenty times that: this
 // says nothing of a group that was not measured, of which the estimate expects little.
+// Below the measured chunks it goes on as the measured groups' tables do (see placesBelow).
 func (t *familyFit) chunks(c *sizeCurve, theta params, from, to float64) []costmodel.ChunkFactor {
 	var rows []row
 	apart := math.Log2(float64(c.ranks))
-	for u := math.Floor(from); u <= math.Ceil(to)+octavesBeyond; u++ {
-		mean, sd := t.log(c, theta, u+apart)
-		physics, _ := theta.log(u + apart)
-		rows = append(rows, row{u, mean - physics, min(widest, sd*min(untoldFactor, widening(t.off, c.kind, u+apart)))})
+	first := math.Floor(from) + apart
+	at := placesBelow(theta, first)
+	for u := first; u <= math.Ceil(to)+apart+octavesBeyond; u++ {
+		at = append(at, u)
+	}
+	for _, u := range at {
+		if u < apart {
+			continue // less than a byte a rank
+		}
+		mean, sd := t.log(c, theta, u)
+		physics, _ := theta.log(u)
+		factor := min(untoldFactor, widening(t.off, c.kind, u))
+		if u < first {
+			factor = max(factor, t.belowFactor(first))
+		}
+		rows = append(rows, row{u - apart, mean - physics, min(widest, sd*factor)})
 	}
 	var all []costmodel.ChunkFactor
 	for _, r := range thinned(rows, t.tolerance()) {
