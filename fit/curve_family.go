@@ -119,8 +119,11 @@ type familyFit struct {
 	theta   []params            // by curve
 	slopes  []params            // of log t by the parameters, by sighting
 	noise   float64
+	likely  float64   // the largest noise that is likely, of the intervals
 	trust   []float64 // Huber's weights
 	shared  *mat.SymDense
+	known   *mat.SymDense // shared, and the parameters' part: the covariance without noise
+	over    *mat.VecDense // what the prior leaves over
 	chol    mat.Cholesky
 	inverse mat.SymDense  // of the covariance of the points
 	pull    *mat.VecDense // inverse covariance times what the prior leaves over
@@ -178,6 +181,7 @@ func (f *family) fit() (*familyFit, error) {
 	if err := t.chol.InverseTo(&t.inverse); err != nil {
 		return nil, err
 	}
+	t.likely = t.likelyNoise()
 	t.off = t.leaveOut()
 	return t, nil
 }
@@ -303,6 +307,10 @@ func (t *familyFit) solve() error {
 			}
 			k.SetSym(i, j, v)
 		}
+	}
+	t.known, t.over = mat.NewSymDense(n, nil), left
+	t.known.CopySym(k)
+	for i, a := range t.seen {
 		s := t.noiseAt(a.u)
 		k.SetSym(i, i, k.At(i, i)+s*s/t.trust[i])
 	}
@@ -374,15 +382,19 @@ func (t *familyFit) learnGrowth() {
 // reweigh gives points whose noise would be beyond clip Huber's weight.
 func (t *familyFit) reweigh() {
 	for i, o := range t.seen {
-		s := t.noiseAt(o.u)
-		e := s / t.trust[i] * math.Abs(t.pull.AtVec(i)) // the point's own share of what is left over
-		t.trust[i] = max(1e-3, min(1, clip/max(e, 1e-9)))
+		t.trust[i] = trusted(t.noiseAt(o.u), t.trust[i], t.pull.AtVec(i))
 	}
 }
 
+// trusted is Huber's weight of a point with a noise, a last weight and a pull.
+func trusted(noise, last, pull float64) float64 {
+	e := noise / last * math.Abs(pull) // the point's own share of what is left over
+	return max(1e-3, min(1, clip/max(e, 1e-9)))
+}
+
 // log predicts the log time of a curve, measured or not, at u = log2 of the
-// message's bytes, and how far off a measurement may be: one standard deviation.
-func (t *familyFit) log(c *sizeCurve, theta params, u float64) (mean, sd float64) {
+// message's bytes, and how far off a measurement may be.
+func (t *familyFit) log(c *sizeCurve, theta params, u float64) (mean float64, d reach) {
 	_, slope := theta.log(u)
 	k := mat.NewVecDense(len(t.seen), nil)
 	for i, o := range t.seen {
@@ -392,13 +404,13 @@ func (t *familyFit) log(c *sizeCurve, theta params, u float64) (mean, sd float64
 		}
 		k.SetVec(i, r)
 	}
-	s := t.noiseAt(u)
-	v := s*s + residualCovariance(c, u, c, u)
+	v := residualCovariance(c, u, c, u)
 	for p := range slope {
 		v += slope[p] * slope[p] * t.covariance(p, c, c)
 	}
-	v -= mat.Inner(k, &t.inverse, k)
-	return t.mean(c, theta, u), math.Sqrt(max(v, s*s))
+	weights := mat.NewVecDense(len(t.seen), nil)
+	weights.MulVec(&t.inverse, k)
+	return t.mean(c, theta, u), t.reachOf(u, v-mat.Dot(k, weights), weights.AtVec)
 }
 
 // mean is the mean of log alone, in a time that grows with the points and not their square.

@@ -16,8 +16,8 @@ import (
 // same collective, group and size were left out of the estimate.
 type left struct {
 	sighting
-	log float64 // log(measured/predicted)
-	sd  float64 // what the estimate expected of it
+	log   float64 // log(measured/predicted)
+	reach reach   // what the estimate expected of it
 }
 
 // leaveOut predicts every point from the others, the repeats of its size in
@@ -42,11 +42,25 @@ func (t *familyFit) leaveOut() []left {
 		if !chol.Factorize(part) || chol.InverseTo(&spread) != nil || chol.SolveVecTo(off, pull) != nil {
 			continue // its points keep an expectation of 0 and say nothing
 		}
+		inBlock := map[int]bool{}
+		for _, a := range block {
+			inBlock[a] = true
+		}
 		for i, a := range block {
+			// Left out, the point is predicted from the others with these weights.
+			weight := func(j int) float64 {
+				if inBlock[j] {
+					return 0
+				}
+				w := 0.0
+				for k, b := range block {
+					w -= spread.At(i, k) * t.inverse.At(b, j)
+				}
+				return w
+			}
 			s := t.noiseAt(t.seen[a].u)
 			// An outlier's weight made its noise look larger than any other's.
-			v := spread.At(i, i) - s*s/t.trust[a] + s*s
-			all[a] = left{t.seen[a], off.AtVec(i), math.Sqrt(max(v, s*s))}
+			all[a] = left{t.seen[a], off.AtVec(i), t.reachOf(t.seen[a].u, spread.At(i, i)-s*s/t.trust[a], weight)}
 		}
 	}
 	return all
@@ -104,8 +118,8 @@ func widening(all []left, k op.Kind, u float64) float64 {
 	own = own[:min(len(own), nearSizes)]
 	var ratios []float64
 	for _, l := range own {
-		if l.sd > 0 {
-			ratios = append(ratios, math.Abs(l.log)/l.sd)
+		if l.reach.untold > 0 {
+			ratios = append(ratios, l.reach.ratio(l.log))
 		}
 	}
 	if len(ratios) == 0 {
@@ -174,7 +188,7 @@ func (t *familyFit) table(c *sizeCurve, from, to float64) *costmodel.Curve {
 	theta := t.parameters(c)
 	var rows []row
 	for _, u := range append(placesBelow(theta, from), places(c, from, to)...) {
-		mean, sd := t.log(c, theta, u)
+		mean, d := t.log(c, theta, u)
 		factor := widening(t.off, c.kind, u)
 		if beyond := max(from-u, u-to, 0); beyond > 0 {
 			far := t.farFactor()
@@ -183,7 +197,7 @@ func (t *familyFit) table(c *sizeCurve, from, to float64) *costmodel.Curve {
 			}
 			factor += min(1, beyond) * (far - factor)
 		}
-		rows = append(rows, row{u, mean, min(widest, sd*factor)})
+		rows = append(rows, row{u, mean, min(widest, d.half(factor))})
 	}
 	rise(rows)
 	return tabulated(thinned(rows, t.tolerance()), c.volume)

@@ -83,13 +83,13 @@ func (t *familyFit) chunks(c *sizeCurve, theta params, from, to float64) []costm
 		if u < apart {
 			continue // less than a byte a rank
 		}
-		mean, sd := t.log(c, theta, u)
+		mean, d := t.log(c, theta, u)
 		physics, _ := theta.log(u)
 		factor := min(untoldFactor, widening(t.off, c.kind, u))
 		if u < first {
 			factor = max(factor, t.belowFactor(first))
 		}
-		rows = append(rows, row{u - apart, mean - physics, min(widest, sd*factor)})
+		rows = append(rows, row{u - apart, mean - physics, min(widest, d.half(factor))})
 	}
 	var all []costmodel.ChunkFactor
 	for _, r := range thinned(rows, t.tolerance()) {
