@@ -214,11 +214,12 @@ func (l curveLaw) straightOn(f form, points []Point, smallest, largest op.Shape)
 	if err != nil {
 		return false
 	}
-	var at []units.Bytes
-	for k := 1; k <= octavesOn; k++ {
-		at = append(at, op.Volume(largest)<<k)
+	for k, most := range l.beyond {
+		if l.off(law.Curve, op.Volume(largest)<<(k+1)) > max(most, straightOff) {
+			return false
+		}
 	}
-	return l.saysOf(law.Curve, at, l.usual) && l.straightBelow(law.Curve, smallest)
+	return l.straightBelow(law.Curve, smallest)
 }
 
 // latencyTold is by how many times the time of a message of no bytes the smallest measured one may
@@ -234,22 +235,17 @@ func (l curveLaw) straightBelow(c *costmodel.Curve, smallest op.Shape) bool {
 	if math.Log2(float64(x)) < largeOctave || l.curve.Seconds(x) < latencyTold*l.curve.Seconds(1) {
 		return true
 	}
-	var at []units.Bytes
 	for _, k := range l.curve.Knots {
-		if 2*k.Bytes <= x { // of placesBelow
-			at = append(at, k.Bytes)
+		if 2*k.Bytes <= x && l.off(c, k.Bytes) > straightOff { // of placesBelow
+			return false
 		}
 	}
-	return l.saysOf(c, at, 0)
+	return true
 }
 
-// saysOf says whether a curve lies in a share of the interval of the family's at some sizes, or
-// next to it.
-func (l curveLaw) saysOf(c *costmodel.Curve, at []units.Bytes, share float64) bool {
-	return !slices.ContainsFunc(at, func(x units.Bytes) bool {
-		half, _ := l.curve.HalfWidth(x)
-		return math.Abs(math.Log(float64(c.Seconds(x)/l.curve.Seconds(x)))) > max(share*half, straightOff)
-	})
+// off is by how much, in log time, a curve differs from the family's.
+func (l curveLaw) off(c *costmodel.Curve, x units.Bytes) float64 {
+	return math.Abs(math.Log(float64(c.Seconds(x) / l.curve.Seconds(x))))
 }
 
 const (

@@ -16,9 +16,10 @@ type curveLaw struct {
 	// tabled are logs, of what the curve's table says in place of the estimate. Laws are
 	// chosen by the estimate: where a table is too coarse says nothing of larger messages.
 	tabled []float64
-	// usual takes the curve's half widths beyond the measured sizes to those of a family of
-	// several collectives, which forms are chosen by.
-	usual float64
+	// beyond is, one to octavesOn octaves beyond the measured sizes, how far from the curve a form
+	// may be, in log time, that says the same: the half width of a family of several collectives
+	// with the noise that the estimate found. That noise may be larger says nothing of the curve.
+	beyond [octavesOn]float64
 }
 
 // mostTogether bounds the points of one estimate: its time grows with their
@@ -50,8 +51,12 @@ func curveLaws(link func(best float64) fabric, laws [][]Point) ([]curveLaw, []*f
 
 // law tabulates a curve and says what its points were off by when left out.
 func (t *familyFit) law(c *sizeCurve, points []Point) curveLaw {
-	l := curveLaw{usual: farFactor / t.farFactor(), curve: t.table(c, slices.Min(c.octaves), slices.Max(c.octaves))}
+	l := curveLaw{curve: t.table(c, slices.Min(c.octaves), slices.Max(c.octaves))}
 	theta := t.parameters(c)
+	for k := range l.beyond {
+		_, d := t.log(c, theta, slices.Max(c.octaves)+float64(k+1))
+		l.beyond[k] = farFactor * math.Hypot(d.untold, d.found)
+	}
 	byOctave := map[float64][]float64{}
 	for _, o := range t.off {
 		if o.curve == c {

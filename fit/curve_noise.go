@@ -111,8 +111,9 @@ func (t *familyFit) evidence(noise, smooth, share float64, rough *mat.SymDense, 
 }
 
 // reach is the standard deviation of a prediction at a size, in two parts: of what nobody
-// measured there, and of noise, its own and what the points gave the curve.
-type reach struct{ untold, noise float64 }
+// measured there, and of noise, its own and what the points gave the curve: the largest that is
+// likely, and what the estimate found.
+type reach struct{ untold, noise, found float64 }
 
 // half is half the width of an interval whose untold part is widened by a factor.
 func (d reach) half(factor float64) float64 {
@@ -135,13 +136,15 @@ func (d reach) ratio(log float64) float64 {
 // given the weights of the points.
 func (t *familyFit) reachOf(u, variance float64, weight func(i int) float64) reach {
 	more := t.likely - t.noise
+	found := math.Pow(t.noiseAt(u), 2)
 	noise := math.Pow(t.noiseAt(u)+more, 2)
 	for i, o := range t.seen {
 		w, s := weight(i), t.noiseAt(o.u)
 		variance -= w * w * s * s / t.trust[i]
+		found += w * w * s * s / t.trust[i]
 		noise += w * w * (s + more) * (s + more)
 	}
-	return reach{math.Sqrt(max(variance, leastUntold*leastUntold)), math.Sqrt(noise)}
+	return reach{math.Sqrt(max(variance, leastUntold*leastUntold)), math.Sqrt(noise), math.Sqrt(found)}
 }
 
 // leastUntold keeps what is untold from being nothing.
