@@ -313,7 +313,7 @@ func (d *room) byFlags() string {
 	case most < 1:
 		return d.muchMore(all, together)
 	}
-	shorter := fmt.Sprintf("a --seq-len of %d or less", int64(most))
+	shorter := fmt.Sprintf("a --seq-len of %d or less (perhaps more, none above %d)", int64(most), int64(math.Ceil(d.with(all).holds())))
 	if len(flags) == 0 {
 		return either(d.moreDevices(), shorter)
 	}
@@ -332,12 +332,34 @@ func (d *room) ringFits(tokens units.Tokens) bool {
 	return fits
 }
 
-// ring is that ring for the job's own sequence, and whether it fits.
+// ring is that ring for the job's own sequence, and whether it fits: of all ranks, or of those that
+// have room for more than others, for what a rank receives is as large as the largest share.
 func (d *room) ring() (l costmodel.Layout, fits bool) {
-	led, sum := d.ledger(), 0.0
-	shares := make([]float64, len(led.ranks))
-	for r, a := range led.ranks {
+	led := d.ledger()
+	var rooms []float64 // for tokens
+	for _, a := range led.ranks {
 		if a.atWork {
+			rooms = append(rooms, a.densest)
+		}
+	}
+	slices.Sort(rooms)
+	for i, least := range slices.Compact(rooms) {
+		now, ok := d.ringOf(led, least)
+		if ok || i == 0 {
+			l, fits = now, ok
+		}
+		if ok {
+			break
+		}
+	}
+	return l, fits
+}
+
+// ringOf is the ring of the ranks that have room for so many tokens at least.
+func (d *room) ringOf(led ledger, least float64) (l costmodel.Layout, fits bool) {
+	shares, sum := make([]float64, len(led.ranks)), 0.0
+	for r, a := range led.ranks {
+		if a.atWork && a.densest >= least {
 			shares[r] = a.densest
 			sum += a.densest
 		}
@@ -348,10 +370,48 @@ func (d *room) ring() (l costmodel.Layout, fits bool) {
 	for r := range shares {
 		shares[r] /= sum
 	}
-	split := costmodel.SplitByShares(d.job.SeqLen, shares)
-	l = costmodel.ZigZag(split, costmodel.Singles(split, d.job.Model.QHeads))
-	memory := d.job.MemoryWith(l, func(r int) costmodel.DeviceMemory { return d.memory[r] })
-	return l, !slices.ContainsFunc(memory, func(m costmodel.Memory) bool { return !m.Fits() })
+	memory := func(r int) costmodel.DeviceMemory { return d.memory[r] }
+	before := math.Inf(1)
+	for range evenings {
+		split := costmodel.SplitByShares(d.job.SeqLen, shares)
+		l = costmodel.ZigZag(split, costmodel.Singles(split, d.job.Model.QHeads))
+		need := d.job.MemoryWith(l, memory)
+		if !slices.ContainsFunc(need, func(m costmodel.Memory) bool { return !m.Fits() }) {
+			return l, true
+		}
+		fullest := even(shares, need)
+		if fullest > helps*before {
+			break
+		}
+		before = fullest
+	}
+	return l, false
+}
+
+// evenings is how often the shares of a ring are made more even before it is given up. A token
+// takes more of its rank than the ledger says, by the buffers, which are as large on all as the
+// largest share asks for. It is given up where the fullest rank is hardly less full by it.
+const (
+	evenings = 12
+	helps    = 0.999
+)
+
+// even moves shares to where they fill less of the room beside the states, and returns how full
+// of these the fullest is.
+func even(shares []float64, need []costmodel.Memory) (fullest float64) {
+	sum := 0.0
+	for r, m := range need {
+		if taken := float64(m.Peak() - m.States); shares[r] > 0 && taken > 0 {
+			fill := taken / max(1, costmodel.Usable*float64(m.Capacity)-float64(m.States))
+			shares[r] /= fill
+			fullest = max(fullest, fill)
+		}
+		sum += shares[r]
+	}
+	for r := range shares {
+		shares[r] /= max(sum, math.SmallestNonzeroFloat64)
+	}
+	return fullest
 }
 
 // ringHolds is about the most tokens that ringFits, 0 where there are none.

@@ -102,7 +102,7 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 	}{
 		{with(40 * units.MiB), "", []string{"no plan fits: ", "of weights, gradients and optimizer states already exceed the usable", "of rank 0 (fast on n0)", "way out: more devices, up to ", " times as many, or a smaller model; not enough: --recompute full --loss-chunk 256"}},
 		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of 11856 or less", "either with --recompute full"}},
-		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: more devices, up to 2 times as many, or a --seq-len of 57196 or less, either with --recompute full --loss-chunk 256"}},
+		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: more devices, up to 2 times as many, or a --seq-len of 57196 or less (perhaps more, none above 59549), either with --recompute full --loss-chunk 256"}},
 		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of 7322 or less", "either with --zero zero3 --recompute full --loss-chunk 256"}},
 		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", " times as many, with --zero zero3 --recompute full --loss-chunk 256, or a smaller model"}},
 	} {
@@ -152,6 +152,41 @@ func TestInfeasibleForWhatIsKeptFree(t *testing.T) {
 		p.Job.MemoryReserve = 0
 		if _, err := Solve(context.Background(), problemOf(t, p.Profile, p.Job), nil, nil); (err == nil) != tc.fits {
 			t.Errorf("with %v of what is needed and nothing kept free: %v", tc.share, err)
+		}
+	}
+}
+
+// Of unequal devices the sequence that is said to fit does, and one beyond the most that may fit has
+// no plan. A ring of all by the ledger's shares would hold 26,965 tokens of the first.
+func TestTheLongestSequenceIsSaidTruly(t *testing.T) {
+	said := regexp.MustCompile(`a --seq-len of (\d+) or less \(perhaps more, none above (\d+)\)`)
+	for cluster, least := range map[string]units.Tokens{"1x(3 fast + 1 slow)": 48000, "1x(1 fast + 3 slow)": 150000} {
+		small, large := world.Fast(), world.Slow()
+		small.Memory, large.Memory = 240*units.MiB, 1500*units.MiB
+		p := testProblem(t, cluster, 1<<20, small, large)
+		m := said.FindStringSubmatch(p.room().wayOut())
+		if m == nil {
+			t.Fatalf("%s: %q", cluster, p.room().wayOut())
+		}
+		for _, w := range p.room().ways() {
+			w.change(&p.Job)
+		}
+		of := func(digits string) units.Tokens {
+			n, err := strconv.Atoi(digits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return units.Tokens(n)
+		}
+		if p.Job.SeqLen = of(m[1]); p.Job.SeqLen < least {
+			t.Errorf("%s: %d tokens, want %d at least", cluster, int64(p.Job.SeqLen), int64(least))
+		}
+		if _, err := Solve(t.Context(), problemOf(t, p.Profile, p.Job), nil, nil); err != nil {
+			t.Errorf("%s: %v", cluster, err)
+		}
+		p.Job.SeqLen = of(m[2]) + 8
+		if problemOf(t, p.Profile, p.Job).room().proveInfeasible() == nil {
+			t.Errorf("%s: %d tokens are not ruled out", cluster, int64(p.Job.SeqLen))
 		}
 	}
 }
