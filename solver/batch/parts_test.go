@@ -109,6 +109,9 @@ func TestNodesAreLeftOutWhereTheyMakeTheStepLonger(t *testing.T) {
 		if note := batch.NotModelled(p, d.LeftOut)[2]; !strings.Contains(note, "left out keep nothing") {
 			t.Errorf("%s: %s", cluster, note)
 		}
+		if note := batch.NotModelled(p, nil)[2]; !strings.Contains(note, "all nodes but one or all of a kind") {
+			t.Errorf("%s, with nobody left out: %s", cluster, note)
+		}
 	}
 }
 

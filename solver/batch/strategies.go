@@ -90,7 +90,7 @@ func NotModelled(p *Problem, leftOut []int) []string {
 	case len(leftOut) > 0:
 		notes = append(notes, "the nodes that are left out keep nothing of the model's states and take no part in their exchange, as if they were not there; all other devices do, whether or not they train. Which nodes have the states is chosen for a job, not for a batch: to train so, leave these out of --cluster, here and in serve")
 	case p.divides():
-		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; its nodes of one kind by themselves, and a half, a quarter and so on of these, were planned for where the work and the exchange of these could be less than what the strongest baseline takes")
+		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; where it could beat the strongest baseline, a part of the cluster was planned for, too: 1, 2, 4 and so on or all nodes of one kind and, of 2 to 4 kinds, all nodes but one or all of a kind")
 	case p.MicroBase+p.Fixed > 0:
 		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; a layout of one sequence (--seq-len) may leave devices out of it")
 	}
