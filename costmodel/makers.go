@@ -10,11 +10,10 @@ import (
 // makers are who makes GPUs, by how names of their architectures begin: sm90, gfx942.
 var makers = map[string]string{"sm": "NVIDIA", "gfx": "AMD"}
 
-// Makers lists the makers of the GPUs among device types, with these, as "AMD (mi300x)", and the
-// types of GPUs whose maker the profile does not tell; nil where there is one maker at most.
-// NCCL, RCCL and oneCCL form no communicator across makers.
-func (q *Predictor) Makers(devices []string) (known, unknown []string) {
-	of := map[string][]string{}
+// Makers lists the makers of the GPUs among device types, with these, as "AMD (mi300x)", and that
+// the profile does not tell the maker of some; nil where there is one maker at most.
+func (q *Predictor) Makers(devices []string) []string {
+	of, unknown := map[string][]string{}, []string(nil)
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(devices))) {
 		d, err := q.Device(name)
 		if err != nil || d.Sheet.BF16PerS == 0 {
@@ -27,11 +26,25 @@ func (q *Predictor) Makers(devices []string) (known, unknown []string) {
 		}
 		of[maker] = append(of[maker], name)
 	}
-	if len(of) == 0 || len(of) == 1 && len(unknown) == 0 {
-		return nil, nil
-	}
+	var all []string
 	for _, maker := range slices.Sorted(maps.Keys(of)) {
-		known = append(known, fmt.Sprintf("%s (%s)", maker, strings.Join(of[maker], ", ")))
+		all = append(all, fmt.Sprintf("%s (%s)", maker, strings.Join(of[maker], ", ")))
 	}
-	return known, unknown
+	if len(unknown) > 0 {
+		all = append(all, fmt.Sprintf("a maker that the profile does not tell (%s)", strings.Join(unknown, ", ")))
+	}
+	if len(all) < 2 {
+		return nil
+	}
+	return all
+}
+
+// AcrossMakers warns of a plan on GPUs of several makers: NCCL, RCCL and oneCCL form no
+// communicator of these.
+func (q *Predictor) AcrossMakers(devices []string) []string {
+	makers := q.Makers(devices)
+	if len(makers) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("the plan is on GPUs of %s together, and neither NCCL nor RCCL nor oneCCL talks to GPUs of another maker: what crosses between them goes through host memory, by a library that does (gloo), slower than predicted here", strings.Join(makers, " and "))}
 }

@@ -291,14 +291,7 @@ func (p *Problem) acrossMakers(l costmodel.Layout) []string {
 			devices = append(devices, k.Device)
 		}
 	}
-	known, unknown := p.Predictor.Makers(devices)
-	if len(unknown) > 0 {
-		known = append(known, fmt.Sprintf("a maker that the profile does not tell (%s)", strings.Join(unknown, ", ")))
-	}
-	if len(known) < 2 {
-		return nil
-	}
-	return []string{fmt.Sprintf("the plan is on GPUs of %s together, and neither NCCL nor RCCL nor oneCCL talks to GPUs of another maker: what crosses between them goes through host memory, by a library that does (gloo), slower than predicted here", strings.Join(known, " and "))}
+	return p.Predictor.AcrossMakers(devices)
 }
 
 func (p *Problem) planRanks(l costmodel.Layout) []PlanRank {

@@ -85,7 +85,8 @@ type priceList struct {
 	simulated bool
 	inputs    []doc.Input
 	remarks   []string
-	beyond    string // why nothing longer than Costs.Longest is planned
+	profile   *costmodel.Profile // of laws; nil without
+	beyond    string             // why nothing longer than Costs.Longest is planned
 }
 
 // published makes the costs of a published model.
@@ -180,7 +181,7 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 	return priceList{
 		Costs: c, words: fmt.Sprintf("%s, %s", o.lawWords(laws, job), job.Zero), created: laws.profile.Created, zero: job.Zero, overlap: job.OverlapZero,
 		assumed: laws.references, simulated: laws.profile.Simulated,
-		inputs: append(slices.Clone(laws.inputs), in...), remarks: slices.Concat(o.ofConfig(lengths), laws.remarks), beyond: job.Model.TooLong(),
+		inputs: append(slices.Clone(laws.inputs), in...), remarks: slices.Concat(o.ofConfig(lengths), laws.remarks), profile: laws.profile, beyond: job.Model.TooLong(),
 	}, nil
 }
 
@@ -403,7 +404,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	d.Schema, d.Tool, d.Created = batch.Schema, tool, prices.created // as of every plan
 	d.Costs, d.Zero, d.OverlapZero, d.Assumed, d.Simulated, d.Rows = prices.words, prices.zero, prices.overlap, prices.assumed, prices.simulated, of.rows
 	d.Inputs = append(slices.Clone(prices.inputs), read...)
-	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p, d.LeftOut))
+	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p, d.LeftOut), acrossMakers(prices.profile, d.Types()))
 	if o.out != "" {
 		if err := doc.Save(o.out, d); err != nil {
 			return err

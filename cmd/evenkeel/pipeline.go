@@ -111,7 +111,7 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 	}
 	prices.describe(d)
 	d.Rows = of.rows
-	d.Notes = slices.Concat(d.Notes, o.ofConfig(of.lengths), prices.laws.remarks, p.Warnings())
+	d.Notes = slices.Concat(d.Notes, o.ofConfig(of.lengths), prices.laws.remarks, p.Warnings(), acrossMakers(prices.laws.profile, d.Types()))
 	if earlier == nil { // whose run is a pipeline's, and stays one
 		d.Notes = slices.Concat(a.inGroups(ctx, o.withoutStages(), prices, d), d.Notes)
 	}

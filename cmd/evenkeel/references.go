@@ -46,6 +46,14 @@ type known struct {
 	notes      []string          // for who waits; see tell
 }
 
+// acrossMakers warns of a plan on GPUs of several makers, as of one sequence its planner does.
+func acrossMakers(p *costmodel.Profile, devices []string) []string {
+	if p == nil {
+		return nil
+	}
+	return costmodel.NewPredictor(p).AcrossMakers(devices)
+}
+
 // tell says what the plan rests on, once nothing is wrong with what was asked: above an
 // error these lines would hide it.
 func (a *app) tell(k known) {

@@ -58,7 +58,7 @@ func (a *app) runTasks(ctx context.Context, o problem) error {
 		return err
 	}
 	d.Inputs = append(slices.Clone(prices.inputs), in...)
-	d.Notes = slices.Concat(d.Notes, prices.remarks, p.Warnings())
+	d.Notes = slices.Concat(d.Notes, prices.remarks, p.Warnings(), acrossMakers(prices.profile, d.Types()))
 	if o.out != "" {
 		if err := doc.Save(o.out, d); err != nil {
 			return err
@@ -172,6 +172,7 @@ type taskPriceList struct {
 	options   costs.Options // of laws
 	inputs    []doc.Input
 	remarks   []string
+	profile   *costmodel.Profile // of laws; nil without
 }
 
 // taskPrices are the curves of a file, or laws for the shapes that it has.
@@ -221,6 +222,6 @@ func (a *app) taskPrices(o problem, t *costs.Tasks) (taskPriceList, error) {
 	}
 	return taskPriceList{
 		Costs: c, words: fmt.Sprintf("%s of %s on %s, %s%s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, dtype, results.KeptFree(reserve)),
-		created: laws.profile.Created, simulated: laws.profile.Simulated, options: options, inputs: laws.inputs, remarks: laws.remarks,
+		created: laws.profile.Created, simulated: laws.profile.Simulated, options: options, inputs: laws.inputs, remarks: laws.remarks, profile: laws.profile,
 	}, nil
 }

@@ -49,6 +49,17 @@ type Document struct {
 	Notes    []string      `json:"notes"`         // what the model leaves out, for the user
 }
 
+// Types are the device types that the plan is on: all but those that are left out, for who does
+// not train keeps states all the same.
+func (d *Document) Types() (all []string) {
+	for _, p := range d.Fleet {
+		if slices.ContainsFunc(slices.Concat(p.Ranks...), func(r int) bool { return !slices.Contains(d.LeftOut, r) }) {
+			all = append(all, p.Device)
+		}
+	}
+	return all
+}
+
 // PoolEntry is a Pool in a document.
 type PoolEntry struct {
 	Device string  `json:"device"`

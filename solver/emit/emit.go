@@ -7,6 +7,7 @@ package emit
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -315,10 +316,14 @@ func (x *asked) apart(ranks []int) error {
 	for _, r := range ranks {
 		devices = append(devices, x.plan.Ranks[r].Device)
 	}
-	if makers, _ := p.Predictor.Makers(devices); len(makers) > 1 {
-		return fmt.Errorf("%s: GPUs of %s form no communicator, for neither NCCL nor RCCL nor oneCCL talks to GPUs of another maker", units.Count(len(ranks), "rank"), strings.Join(makers, " and "))
+	if makers := p.Predictor.Makers(devices); makers != nil {
+		return errors.New(noCommunicator(len(ranks), makers))
 	}
 	return nil
+}
+
+func noCommunicator(ranks int, makers []string) string {
+	return fmt.Sprintf("%s: GPUs of %s form no communicator, for neither NCCL nor RCCL nor oneCCL talks to GPUs of another maker", units.Count(ranks, "rank"), strings.Join(makers, " and "))
 }
 
 // somewhere lists the variants on some ranks or, where there are none on so many, on as many of

@@ -106,6 +106,9 @@ func (f Framework) Pipeline(ctx context.Context, d *pipeline.Document, profile *
 		return nil, UnpricedError{}
 	}
 	x := &stages{ctx: ctx, form: s, of: d, q: costmodel.NewPredictor(profile)}
+	if makers := x.q.Makers(d.Types()); makers != nil {
+		return nil, &NotRunError{Framework: f.Name, Reason: noCommunicator(len(d.Types()), makers), Others: but(Staged(), f.Name)}
+	}
 	own, ownStep, err := x.price(d.Job, d.Lengths, &d.Plan)
 	if err != nil {
 		return nil, fmt.Errorf("the plan cannot be priced by these laws: %w", err)

@@ -118,6 +118,22 @@ func (d *Document) ranks() (int, error) {
 	return len(all), nil
 }
 
+// Types are the device types that the plan is on.
+func (d *Document) Types() (all []string) {
+	on := map[int]bool{}
+	for _, x := range d.Runs {
+		for _, r := range x.Ranks {
+			on[r] = true
+		}
+	}
+	for _, p := range d.Devices {
+		if slices.ContainsFunc(slices.Concat(p.Ranks...), func(r int) bool { return on[r] }) {
+			all = append(all, p.Device)
+		}
+	}
+	return all
+}
+
 // Chosen is the candidate whose plan the document holds; nil if Compared does not list it.
 func (d *Document) Chosen() *recommend.Candidate { return recommend.ChosenOf(d.Compared) }
 

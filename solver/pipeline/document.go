@@ -146,6 +146,16 @@ func (d *Document) ofJob() error {
 	return nil
 }
 
+// Types are the device types that the plan is on, by stage and rank.
+func (d *Document) Types() (all []string) {
+	for _, s := range d.Stages {
+		for _, r := range s.Ranks {
+			all = append(all, d.Devices[r])
+		}
+	}
+	return all
+}
+
 // Chosen is the candidate whose plan the document holds; nil if Compared does not list it.
 func (d *Document) Chosen() *recommend.Candidate { return recommend.ChosenOf(d.Compared) }
 
