@@ -22,7 +22,7 @@ type Point struct {
 	On      string // device type or group signature
 	Shape   op.Shape
 	Key     string  // profile.Spot.Key: identifies the shape on the device or group
-	Seconds float64 // of one call on the slowest rank: median of a visit's samples, visits taken together by settle
+	Seconds float64 // of one call on the slowest rank: median of a visit's samples, visits taken together by settle; imported, the median of its rows
 
 	rank      uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
 	visits    []float64
@@ -69,6 +69,7 @@ type Data struct {
 	foreign bool // of the recording being read: see profile.Header.Imported
 	origins origins
 	byKey   map[string]int
+	repeats map[string]*repeats // of imported points that have several times, by key
 	// unsettled are the keys of points with visits that are not in their Seconds yet.
 	unsettled map[string]bool
 	drift     map[string]*Drift // by key
@@ -83,7 +84,7 @@ type Data struct {
 
 // NewData is an empty data set.
 func NewData() *Data {
-	return &Data{sheets: map[string]op.Sheet{}, byKey: map[string]int{}, unsettled: map[string]bool{}, drift: map[string]*Drift{}}
+	return &Data{sheets: map[string]op.Sheet{}, byKey: map[string]int{}, repeats: map[string]*repeats{}, unsettled: map[string]bool{}, drift: map[string]*Drift{}}
 }
 
 // Add reads a recording into the data set. name is the file's name in errors.
@@ -153,7 +154,9 @@ func (d *Data) Observe(p *profile.Point) {
 }
 
 // takeTogether settles the visits that came since the last time: once for a recording, since
-// a table or a profiler's trace may have thousands of one point.
+// a table or a profiler's trace may have thousands of one point. Of imported rows nobody knows
+// what makes one slower, such as other software, another node or the column of a log: none is
+// the right one, and the median stands, which of two is their mean. See disagreeing.
 func (d *Data) takeTogether() {
 	for key := range d.unsettled {
 		q := &d.Points[d.byKey[key]]
@@ -188,6 +191,7 @@ func (d *Data) observe(p *profile.Point) {
 	if i, ok := d.byKey[key]; ok {
 		q := &d.Points[i]
 		d.compare(q, p.Spot, m)
+		d.repeated(q, p.Times)
 		if m < q.fastest {
 			q.fastest, q.ranks = m, rankMedians(p)
 		}
@@ -196,8 +200,13 @@ func (d *Data) observe(p *profile.Point) {
 		d.unsettled[key] = true
 		return
 	}
+	q := Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, fastest: m, ranks: rankMedians(p), source: d.reading, disturbed: p.Disturbed}
+	if len(p.Times) > 1 {
+		d.repeated(&q, p.Times)
+	}
+	q.visits = []float64{m}
 	d.byKey[key] = len(d.Points)
-	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, fastest: m, visits: []float64{m}, ranks: rankMedians(p), source: d.reading, disturbed: p.Disturbed})
+	d.Points = append(d.Points, q)
 }
 
 // compare notes a further visit of a point where it comes from another recording than the
@@ -299,8 +308,12 @@ func (d *Data) warnings() []string {
 	if copied := d.copies.Warning("the recordings"); copied != "" {
 		w = append(w, copied)
 	}
-	for _, c := range d.sources.Contradictions() {
+	contradictions := d.sources.Contradictions()
+	for _, c := range contradictions {
 		w = append(w, fmt.Sprintf("%s: laws of both describe neither; see what differs, and leave out what does not hold: evenkeel check %s --drift-from %s", c, c.Second, c.First))
+	}
+	if apart := d.disagreeing(len(contradictions) > 0); apart != "" {
+		w = append(w, apart)
 	}
 	if beyond := d.beyondDevice(); beyond != "" {
 		w = append(w, beyond)

@@ -129,7 +129,7 @@ func TestRecordingsThatContradictAreNamed(t *testing.T) {
 		}{
 			{"twice as long", [][]string{lines(1), lines(2)}, "a.rec.jsonl and b.rec.jsonl contradict each other: in the second norm on cpu:1 takes typically 2 times as long (6 points): laws of both describe neither; see what differs, and leave out what does not hold: evenkeel check b.rec.jsonl --drift-from a.rec.jsonl"},
 			{"all visits of both count", [][]string{lines(1, 3, 1.01), lines(2, 1.02, 2.01)}, "a.rec.jsonl and b.rec.jsonl contradict each other: in the second norm on cpu:1 takes typically 1.98 times as long (6 points)"},
-			{"in one recording", [][]string{lines(1, 2)}, ""},
+			{"in one recording", [][]string{lines(1, 1.9)}, ""},
 			{"a fifth slower", [][]string{lines(1), lines(1.2)}, ""},
 		} {
 			d := NewData()
