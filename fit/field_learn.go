@@ -175,6 +175,7 @@ func newCorrection(shape fieldShape, points []Point, core timeOfShape, prior *co
 		}
 		nodes := latticeOf(places, shape.thinning(lat.axes), prior)
 		if n == 0 {
+			l.splitAtJumps(nodes, lat.axes, places)
 			l.ends = ends(nodes)
 			if a := slices.Index(lat.axes, shape.counts); a >= 0 && shape.features != nil && len(points) >= fewToGrow {
 				nodes[a] = between(nodes[a])
