@@ -9,19 +9,12 @@ import (
 // boostSize is how many regression trees of how many leaves are added up, and
 // what keeps them from following the noise.
 type boostSize struct {
-	forests       int // sums of so many trees, of which the mean is taken
 	trees, leaves int
 	rate          float64 // share of a tree's advice that is taken
 	clip          float64 // residuals beyond it count as it (Huber 1964)
 	least         int     // points in a leaf
 	columns, rows float64 // share of them that a tree sees
 	seed          uint64  // of which ones it sees
-	// doubt is what keeps the lines of leaves level, in rows' worth of an octave; 0 if
-	// leaves are level.
-	doubt float64
-	// shifted says that the bins of each seed lie elsewhere: then the mean of forests
-	// tells values apart that each of them puts into one.
-	shifted bool
 }
 
 // boosted is a sum of regression trees: gradient boosting (Friedman 2001),
@@ -29,13 +22,7 @@ type boostSize struct {
 // columns (Friedman 2002).
 type boosted struct {
 	cuts  [][]float64 // of every feature, rising
-	trees []tree
-}
-
-// tree is its nodes, and the lines of those leaves that are not level.
-type tree struct {
-	nodes []branch
-	lines []leafLine
+	trees [][]branch
 }
 
 // branch is a node of a tree: a leaf where feature < 0. It is kept small, since
@@ -43,7 +30,7 @@ type tree struct {
 type branch struct {
 	feature int16
 	cut     uint8  // bins up to it go to the left
-	left    uint16 // the right one is the next; of a leaf, the number of its line or 0
+	left    uint16 // the right one is the next
 	value   float64
 }
 
@@ -54,24 +41,23 @@ func (b *boosted) all(rows [][]float64) []float64 {
 	for i, x := range rows {
 		bins[i] = b.bin(x)
 	}
-	at := placesInLeaves(rows)
 	for _, t := range b.trees {
 		for i := range sums {
-			sums[i] += t.says(bins[i], at[i])
+			sums[i] += follow(t, bins[i])
 		}
 	}
 	return sums
 }
 
-// forests are sums of trees of different seeds.
-type forests []*boosted
-
-// all are the means of the sums at many places.
-func (f forests) all(rows [][]float64) []float64 {
-	mean := make([]float64, len(rows))
-	for _, b := range f {
-		for i, v := range b.all(rows) {
-			mean[i] += v / float64(len(f))
+// meanOf is the mean of sums of trees that share their cuts, as one sum.
+func meanOf(all []*boosted) *boosted {
+	mean := &boosted{cuts: all[0].cuts}
+	for _, b := range all {
+		for _, t := range b.trees {
+			for n := range t {
+				t[n].value /= float64(len(all))
+			}
+			mean.trees = append(mean.trees, t)
 		}
 	}
 	return mean
@@ -86,17 +72,8 @@ func (b *boosted) bin(x []float64) []uint8 {
 	return bins
 }
 
-// says is what a tree says at a place.
-func (t *tree) says(bins []uint8, x leafPlace) float64 {
-	at := follow(t.nodes, bins)
-	if at.left == 0 {
-		return at.value
-	}
-	return at.value + t.lines[at.left-1].at(x)
-}
-
-// follow goes down a tree to its leaf.
-func follow(t []branch, bins []uint8) *branch {
+// follow goes down a tree to its leaf's value.
+func follow(t []branch, bins []uint8) float64 {
 	at := &t[0]
 	for at.feature >= 0 {
 		next := at.left
@@ -105,16 +82,15 @@ func follow(t []branch, bins []uint8) *branch {
 		}
 		at = &t[next]
 	}
-	return at
+	return at.value
 }
 
 // mostBins is the number of bins of a feature.
 const mostBins = 64
 
 // cutsOf lie half way between the values of a feature, at most mostBins - 1 of
-// them, evenly over the values that occur: shifted by a share of a bin, from -1/2 to
-// 1/2, where there are more values than bins.
-func cutsOf(rows [][]float64, feature int, shift float64) []float64 {
+// them, evenly over the values that occur.
+func cutsOf(rows [][]float64, feature int) []float64 {
 	var values []float64
 	for _, x := range rows {
 		values = append(values, x[feature])
@@ -122,26 +98,19 @@ func cutsOf(rows [][]float64, feature int, shift float64) []float64 {
 	slices.Sort(values)
 	values = slices.Compact(values)
 	n := min(len(values), mostBins)
-	if n == len(values) {
-		shift = 0
-	}
 	var cuts []float64
 	for i := 1; i < n; i++ {
-		at := max(1, int((float64(i)+shift)*float64(len(values))/float64(n)))
+		at := i * len(values) / n
 		cuts = append(cuts, (values[at-1]+values[at])/2)
 	}
-	return slices.Compact(cuts)
+	return cuts
 }
 
 // boost fits trees to targets. The same input gives the same trees.
 func boost(rows [][]float64, targets []float64, size boostSize) *boosted {
-	b, shifts := &boosted{}, rand.New(rand.NewPCG(2, size.seed))
+	b := &boosted{}
 	for f := range rows[0] {
-		shift := 0.0
-		if size.shifted {
-			shift = shifts.Float64() - 0.5
-		}
-		b.cuts = append(b.cuts, cutsOf(rows, f, shift))
+		b.cuts = append(b.cuts, cutsOf(rows, f))
 	}
 	g := newGrower(b, rows, size)
 	left := slices.Clone(targets)
@@ -160,11 +129,10 @@ func boost(rows [][]float64, targets []float64, size boostSize) *boosted {
 // grower grows one tree after the other on the same rows.
 type grower struct {
 	size  boostSize
-	width []int       // bins of every feature
-	bins  [][]uint8   // [row][feature]
-	at    []leafPlace // [row]
-	pull  []float64   // what every row asks for
-	said  []float64   // what the last tree says of every row
+	width []int     // bins of every feature
+	bins  [][]uint8 // [row][feature]
+	pull  []float64 // what every row asks for
+	said  []float64 // what the last tree says of every row
 	rng   *rand.Rand
 
 	places []uint16 // [row, feature] of its bin among the sums of a leaf
@@ -177,7 +145,7 @@ type grower struct {
 }
 
 func newGrower(b *boosted, rows [][]float64, size boostSize) *grower {
-	g := &grower{size: size, pull: make([]float64, len(rows)), said: make([]float64, len(rows)), at: placesInLeaves(rows), rng: rand.New(rand.NewPCG(1, size.seed))}
+	g := &grower{size: size, pull: make([]float64, len(rows)), said: make([]float64, len(rows)), rng: rand.New(rand.NewPCG(1, size.seed))}
 	for _, cuts := range b.cuts {
 		g.width = append(g.width, len(cuts)+1)
 	}
@@ -232,9 +200,9 @@ func (g *grower) draw() {
 }
 
 // grow splits the leaf that gains most until there are enough.
-func (g *grower) grow() tree {
+func (g *grower) grow() []branch {
 	g.draw()
-	nodes := []branch{{feature: -1}}
+	tree := []branch{{feature: -1}}
 	open := []*leaf{g.gather(g.rows)}
 	for len(open) < g.size.leaves {
 		best := 0
@@ -251,40 +219,24 @@ func (g *grower) grow() tree {
 			g.columns = g.columns[:1] // one tells what these two ask for, and none is split again
 		}
 		left, right := g.part(l)
-		nodes[l.node] = branch{int16(l.feature), l.cut, uint16(len(nodes)), 0}
-		left.node, right.node = len(nodes), len(nodes)+1
-		nodes = append(nodes, branch{feature: -1}, branch{feature: -1})
+		tree[l.node] = branch{int16(l.feature), l.cut, uint16(len(tree)), 0}
+		left.node, right.node = len(tree), len(tree)+1
+		tree = append(tree, branch{feature: -1}, branch{feature: -1})
 		open[best] = left
 		open = append(open, right)
 	}
-	t := tree{nodes: nodes}
 	for _, l := range open {
-		g.end(&t, l)
+		value := g.size.rate * l.total.pull / (l.total.count + 1)
+		tree[l.node].value = value
+		for _, i := range l.rows { // to go down the tree again takes longer
+			g.said[i] = value
+		}
 		g.free = append(g.free, l.sums)
 	}
 	for _, i := range g.others {
-		g.said[i] = t.says(g.bins[i], g.at[i])
+		g.said[i] = follow(tree, g.bins[i])
 	}
-	return t
-}
-
-// end gives a leaf what it says, and notes it at its rows: to go down the tree again
-// takes longer.
-func (g *grower) end(t *tree, l *leaf) {
-	node := &t.nodes[l.node]
-	node.value = g.size.rate * l.total.pull / (l.total.count + 1)
-	for _, i := range l.rows {
-		g.said[i] = node.value
-	}
-	if g.size.doubt == 0 || len(l.rows) < fewestInLine {
-		return
-	}
-	line := g.line(l)
-	t.lines = append(t.lines, line)
-	node.left = uint16(len(t.lines))
-	for _, i := range l.rows {
-		g.said[i] += line.at(g.at[i])
-	}
+	return tree
 }
 
 // part splits a leaf in two, in the place of its rows, whose order stays. The sums

@@ -83,18 +83,19 @@ func TestMeanOfForests(t *testing.T) {
 	}
 	size := gemmBoost()
 	size.trees = 20
-	var mean forests
+	var forests []*boosted
 	want := make([]float64, len(rows))
 	for seed := range uint64(3) {
 		size.seed = seed
-		mean = append(mean, boost(rows, targets, size))
+		forests = append(forests, boost(rows, targets, size))
 		for i, x := range rows {
-			want[i] += mean[seed].at(x) / 3
+			want[i] += forests[seed].at(x) / 3
 		}
 	}
+	mean := meanOf(forests)
 	for i, v := range mean.all(rows) {
-		if alone := mean.all(rows[i : i+1])[0]; math.Abs(v-want[i]) > 1e-12 || v != alone {
-			t.Fatalf("row %d: %v all at once, %v alone, want %v", i, v, alone, want[i])
+		if math.Abs(v-want[i]) > 1e-12 || math.Abs(v-mean.at(rows[i])) > 1e-12 {
+			t.Fatalf("row %d: %v all at once, %v alone, want %v", i, v, mean.at(rows[i]), want[i])
 		}
 	}
 }
@@ -102,7 +103,7 @@ func TestMeanOfForests(t *testing.T) {
 // Trees are believed a step more than cross-validation says, beyond what was measured
 // where that is safe, and at head counts that nobody measured as much as these say.
 func TestTreesAreBelieved(t *testing.T) {
-	one := forests{{cuts: [][]float64{{}}, trees: []tree{{nodes: []branch{{feature: -1, value: 1}}}}}}
+	one := &boosted{cuts: [][]float64{{}}, trees: [][]branch{{{feature: -1, value: 1}}}}
 	shapes := []op.Shape{attentionShape(64, 1, 8, 8), attentionShape(4096, 1, 8, 8), attentionShape(64, 1, 7, 7)}
 	beyond := func(i int) bool { return i == 1 }
 	for _, c := range []struct {
@@ -128,9 +129,10 @@ func TestTreesAreBelieved(t *testing.T) {
 
 // at is the sum of the trees at one place, which all gives for many.
 func (b *boosted) at(x []float64) float64 {
+	bins := b.bin(x)
 	sum := 0.0
 	for _, t := range b.trees {
-		sum += t.says(b.bin(x), placesInLeaves([][]float64{x})[0])
+		sum += follow(t, bins)
 	}
 	return sum
 }
