@@ -18,9 +18,8 @@ import (
 //	  + |(side_launch_s, m(side_kv_ratio kv + side_q_ratio q), side_token_s n min(width, 512)/512 / P)|_3
 //	t = x + slow_ratio (tile_s W)^2/x s/(1+s),  s = (x/slow_at_s)^slow_norm
 //
-// P is the number of units, W the tiles per unit on average (with waves, and what units wait
-// for of the last wave, whose tasks are the shortest), Q the number of tasks, L the tiles of the
-// longest task, n the tokens of the side kernel, and m(b) the time to move b
+// P is the number of units, W the tiles per unit on average, Q the number of tasks, L the
+// tiles of the longest task, n the tokens of the side kernel, and m(b) the time to move b
 // bytes. |.|_p is the p-norm, a smooth maximum that grows with each of its arguments. w
 // is the time of all units' work and l that of the longest task: the two bounds of list
 // scheduling (Graham 1969). (1 - P/Q)+ is 0 for Q < P.
@@ -32,7 +31,7 @@ type AttentionCore struct {
 	TileKeys int  `json:"tile_keys"`  // keys per step of a task
 	Packed   bool `json:"gqa_packed"` // packed GQA: query heads that share a KV head are in the same tasks
 	SplitKV  bool `json:"split_kv"`   // calls of few tasks are split along the keys, and the parts merged
-	Waves    bool `json:"waves"`      // tasks run in whole waves, the last of which is of the shortest
+	Waves    bool `json:"waves"`      // equal tasks run in whole waves
 
 	Tile  float64 `json:"tile_s"`      // one tile on a unit that runs other tasks too
 	Task  float64 `json:"task_s"`      // start and end of a task on such a unit

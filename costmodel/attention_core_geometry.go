@@ -49,11 +49,8 @@ func (c *AttentionCore) Geometry(a op.Attention, backward bool) AttentionGeometr
 		g.Split = splits(blocks*float64(perHead), float64(longest), float64(c.Parallel))
 	}
 	c.spread(&g, blocks, float64(perHead), float64(tiles), float64(longest))
-	switch {
-	case c.Waves && a.Mask == op.Full:
+	if c.Waves && a.Mask == op.Full {
 		g.Tiles = g.Longest * g.Tasks
-	case c.Waves && g.Split == 1:
-		g.Tiles += (g.Tasks - blocks*float64(perHead)/float64(c.Parallel)) * c.shortest(a, group, float64(longest))
 	}
 	g.operands(a, backward)
 	return g
@@ -122,17 +119,6 @@ func (c *AttentionCore) longestInWindow(a op.Attention, group, perHead, steps in
 		return ceilDiv(end, keys) - begin/keys
 	}
 	return max(task(max(0, perHead-2)), task(perHead-1))
-}
-
-// shortest is the tiles of the shortest task of a diag block, its first: units that are done
-// early wait for at least one of these, since the long ones start first. A last wave of calls
-// of few rows, whose tasks are alike, so takes as long as any other. Under a window the last
-// task may be shorter than the first.
-func (c *AttentionCore) shortest(a op.Attention, group int64, longest float64) float64 {
-	if a.Window > 0 && a.Window < a.QLen {
-		return 1
-	}
-	return min(longest, float64(ceilDiv(int64(c.TileRows), group*int64(c.TileKeys))))
 }
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

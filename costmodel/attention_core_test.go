@@ -308,31 +308,3 @@ func BenchmarkAttentionCore(b *testing.B) {
 		})
 	}
 }
-
-// A causal call of few rows, whose tasks are alike, takes whole waves: one head more than
-// there are units takes as long as two waves, where most units wait. Of long ones the short
-// tasks come last, and a wave more costs one of these.
-func TestCausalTasksRunInWaves(t *testing.T) {
-	c := exampleCore()
-	c.Parallel, c.TileRows, c.TileKeys, c.Packed, c.SplitKV, c.Waves = 10, 128, 64, false, false, true
-	block := func(length, heads int) op.Attention {
-		return op.Attention{Mask: op.Diag, QLen: units.Tokens(length), KVLen: units.Tokens(length), QHeads: heads, KVHeads: 1, HeadDim: 128, DType: op.BF16}
-	}
-	windowed := block(384, 4)
-	windowed.Window = 64
-	for _, x := range []struct {
-		name string
-		a    op.Attention
-		want float64
-	}{
-		{"one wave", block(128, 10), 2},
-		{"a wave and a task", block(128, 11), 4},
-		{"a part of a wave", block(64, 3), 1},
-		{"tasks of 2, 4 and 6 tiles", block(384, 4), 4*12/10. + (2-1.2)*2},
-		{"under a window", windowed, 4*(2+3+3)/10. + (2-1.2)*1},
-	} {
-		if got := c.Geometry(x.a, false).Tiles; math.Abs(got-x.want) > 1e-9 {
-			t.Errorf("%s: %v tiles a unit, want %v", x.name, got, x.want)
-		}
-	}
-}

@@ -22,8 +22,7 @@ func (c *AttentionCore) PackedSeconds(v *op.Varlen, backward bool) float64 {
 }
 
 // PackedGeometry counts the tiles and tasks of a call over packed documents. Such calls are
-// not split along the keys, whatever split_kv says of blocks, and short documents fill the
-// last wave whatever waves says.
+// not split along the keys, whatever split_kv says of blocks.
 func (c *AttentionCore) PackedGeometry(v *op.Varlen, backward bool) AttentionGeometry {
 	group, heads := int64(1), int64(v.QHeads)
 	if c.Packed && !backward {

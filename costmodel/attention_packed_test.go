@@ -25,12 +25,11 @@ func drawPacked(t *rapid.T) op.Varlen {
 }
 
 // Equal causal blocks are the same work whether a batch or packed: all of the geometry is
-// the same but for what only packed documents have and for whole waves, which only blocks
-// have, and one block takes the same time.
+// the same but for what only packed documents have, and one block takes the same time.
 func TestPackedBlocksAreABatch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, a := drawCore(t), drawAttention(t)
-		a.Mask, a.KVLen, a.Window, c.SplitKV, c.Waves = op.Diag, a.QLen, 0, false, false
+		a.Mask, a.KVLen, a.Window, c.SplitKV = op.Diag, a.QLen, 0, false
 		backward := rapid.Bool().Draw(t, "backward")
 		v, ok := a.Documents()
 		if !ok || len(v.SeqLens) != a.Blocks() {

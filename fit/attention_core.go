@@ -75,12 +75,10 @@ type coreSearch struct {
 
 // structures goes through the flags: the rows of a task with packing and
 // splitting in every combination, then the keys of a step and whole waves, each
-// for the best so far. Blocks are taken to run in whole waves unless the points say
-// otherwise: powers of two of heads hardly tell, and of the cores of others' 28 causal tables
-// fitted to these alone 22 were nearer to other head counts with them.
+// for the best so far.
 func (s *coreSearch) structures() {
 	a, _ := calledFor(s.points[0].Shape)
-	first := costmodel.AttentionCore{TileRows: 128, TileKeys: 128, Waves: !a.packed}
+	first := costmodel.AttentionCore{TileRows: 128, TileKeys: 128, Waves: a.mask == op.Full}
 	if s.prior != nil {
 		first = *s.prior
 	}
@@ -99,7 +97,7 @@ func (s *coreSearch) structures() {
 		c.TileKeys = keys
 		s.try(c)
 	}
-	if !a.packed {
+	if a.mask == op.Full {
 		c := s.best
 		c.Waves = !c.Waves
 		s.try(c)

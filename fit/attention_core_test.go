@@ -90,40 +90,6 @@ func TestFitAttentionCoreFindsTheCore(t *testing.T) {
 	}
 }
 
-// Heads and batch in powers of two never fill a little more than whole waves, as 48 heads of
-// 100 units and a batch of 4 do: that a kernel waits for its last wave is assumed, which costs
-// little where it does not.
-func TestFitAttentionCoreFindsWaves(t *testing.T) {
-	sequential(t)
-	const noise = 0.02
-	for _, waves := range []bool{true, false} {
-		core := *trueCore()
-		core.Waves, core.Packed, core.TileRows = waves, false, 128
-		rng := rand.New(rand.NewPCG(5, 1))
-		points := func(counts ...int) (all []Point) {
-			for _, heads := range counts {
-				for batch := 1; batch <= 64; batch *= 2 {
-					for length := 16; length <= 4096; length *= 2 {
-						s := attentionShape(length, batch, heads, heads)
-						all = append(all, Point{Shape: s, Seconds: core.Seconds(s.Attention, false) * math.Exp(noise*rng.NormFloat64()), rank: uint64(len(all))})
-					}
-				}
-			}
-			return all
-		}
-		c, err := fitAttentionCore(coreDevice(), false, points(1, 2, 4, 8, 16, 32, 64), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := scoreOf(func(s op.Shape) float64 { return c.Seconds(s.(op.AttnFwd).Attention, false) }, points(3, 6, 12, 24, 48))
-		t.Logf("waves %v: %.1f %% in the median, %.1f %% in the 95th percentile", waves, s.median, s.p95)
-		// Noise of 2 % has a 95th percentile of 4 %.
-		if waves && !c.Waves || s.p95 > 5.5 {
-			t.Errorf("waves %v: taken for %v, off by %.1f %% in the 95th percentile", waves, c.Waves, s.p95)
-		}
-	}
-}
-
 // A handful of points gives a core that is usable, and a sibling's core makes
 // it better.
 func TestFitAttentionCoreFromFewPoints(t *testing.T) {
