@@ -40,8 +40,7 @@ type Costs struct {
 	passes     map[passKey]pass
 	exchanges  map[exchangeKey]units.Seconds
 	sends      map[sendKey]units.Seconds
-	ordered    *ordered // once asked for
-	err        error    // the first price that was missing
+	err        error // the first price that was missing
 }
 
 // source is where prices come from.
@@ -67,9 +66,6 @@ type source interface {
 	brief(module, pool, samples int, ranks []int, layers int) (*costmodel.Step, error)
 	// warnings are those of the laws in use.
 	warnings() []string
-	// inOrder are the same prices on devices in an order of their own, and by rank there the rank
-	// here; neither where that is the order of these.
-	inOrder() (*Costs, []int)
 }
 
 // layerMemory is what a rank holds of a layer, in bytes: what it keeps for the backward pass,
@@ -138,12 +134,7 @@ func (c *Costs) PoolOf(rank int) int { return c.pool[rank] }
 
 // Missing is the first price that was asked for and is not known, nil if there is none.
 // Groups of devices without a price are never chosen: they take forever.
-func (c *Costs) Missing() error {
-	if c.ordered != nil {
-		return first(c.ordered.err, c.err)
-	}
-	return c.err
-}
+func (c *Costs) Missing() error { return c.err }
 
 // forever is what a group of devices takes that has no price.
 var forever = units.Seconds(math.Inf(1))
