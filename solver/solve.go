@@ -102,7 +102,7 @@ func (p *Problem) lendRing(ctx context.Context, in ordered, todo []strategy.Stra
 	if at < 0 { // the time was up before it had a layout at all
 		at, found = len(found), append(found, strategy.Attempt{Strategy: todo[ours]})
 	}
-	why := "ring of all ranks, shares in proportion to what each rank has room for: nothing else was found that fits"
+	why := "ring, shares by what each rank has room for: nothing else was found that fits"
 	found[at] = strategy.Attempt{
 		Strategy: found[at].Strategy,
 		Result:   strategy.Result{Layout: l, Step: step, Evaluated: found[at].Evaluated + 1, Stopped: found[at].Stopped, Why: why},
