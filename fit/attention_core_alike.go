@@ -3,7 +3,6 @@ package fit
 import (
 	"math"
 	"slices"
-	"sync"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -37,19 +36,13 @@ func alikeCores(dev op.DeviceType, backward bool, points []Point, chosen *costmo
 		tried, least = append(tried, t), min(least, t.loss)
 		return t.loss <= least+mayBeAlike
 	}
-	tileRows, tileKeys := []int{64, 128, 192, 256}, []int{64, 96, 128, 192, 256}
-	if len(points) < fewToRefit {
-		// Which powers of two tell least apart. All of the above took twice the time, and of so
-		// few points their largest difference made intervals that held nearly everything.
-		tileRows, tileKeys = []int{64, 128, 256}, []int{64, 128, 256}
-	}
 	var rows, keys []int
-	for _, n := range tileRows {
+	for _, n := range []int{64, 128, 192, 256} {
 		if n != chosen.TileRows && try(n, chosen.TileKeys) {
 			rows = append(rows, n)
 		}
 	}
-	for _, n := range tileKeys {
+	for _, n := range []int{64, 96, 128, 192, 256} {
 		if n != chosen.TileKeys && try(chosen.TileRows, n) {
 			keys = append(keys, n)
 		}
@@ -88,7 +81,7 @@ func (f fieldShape) untoldBetween(axis string, g *grid, points []Point, share fl
 	if len(others) == 0 {
 		return nil
 	}
-	b := lengthsAround{f, axis, known}
+	b := betweenLengths{f, axis, known}
 	var places [][]float64
 	var logs []float64
 	most := 0.0
@@ -112,47 +105,8 @@ func (f fieldShape) untoldBetween(axis string, g *grid, points []Point, share fl
 	return f.widthsOver(g, places, logs, share).Values
 }
 
-// worthTelling is the least share of an interval by which what is untold between lengths has to
-// widen it for a law of few points to have widths of its own: they are stored shape by shape.
-const worthTelling = 0.05
-
-// betweenLengths are the widths of a law of few points, whose errors give one interval for all
-// shapes: that one, and wider ones between measured lengths by what untoldBetween says; nil
-// where that is next to nothing. A lent law is treated alike: a lender's tiles may be others.
-// Of simulated kernels of four tiles, laws of 30, 60 and 100 points at powers of two held 0.51
-// to 1.00 of the points between (0.78 in the mean), 0.51 to 0.66 where tiles are 64 by 64, and
-// hold 0.81 to 1.00 (0.97).
-func (f fieldShape) betweenLengths(all costmodel.Spread, points []Point) *costmodel.Field {
-	if f.alike == nil {
-		return nil
-	}
-	f.alike = sync.OnceValues(f.alike) // for both lengths, where they differ
-	places := make([][]float64, len(points))
-	for i, p := range points {
-		places[i] = f.place(f.width, p.Shape)
-	}
-	g := newGrid(nodesOf(places, []float64{1, 1}), []float64{1, 1}, 1)
-	half := math.Floor(math.Log(math.Log(all.Hi)) / fieldStep) // no wider at what was measured
-	w := quantise(f.tile, 100, f.width, g.axes, slices.Repeat([]float64{half * fieldStep}, g.size))
-	for _, axis := range f.sides {
-		u := costmodel.Unmeasured{Axis: axis, Known: countsOf(axis, points), Values: slices.Clone(w.Values)}
-		wider := false
-		for i, v := range f.untoldBetween(axis, g, points, 0.9) {
-			u.Values[i] = besides(u.Values[i], math.Exp(float64(v)*fieldStep))
-			wider = wider || float64(u.Values[i]-w.Values[i])*fieldStep > worthTelling
-		}
-		if wider {
-			w.Unmeasured = append(w.Unmeasured, u)
-		}
-	}
-	if w.Unmeasured == nil {
-		return nil
-	}
-	return w
-}
-
-// lengthsAround finds shapes between measured lengths.
-type lengthsAround struct {
+// betweenLengths finds shapes between measured lengths.
+type betweenLengths struct {
 	f     fieldShape
 	axis  string
 	known []float64 // measured, rising
@@ -160,7 +114,7 @@ type lengthsAround struct {
 
 // around is a measured shape, the same at a share of the way to the next measured length, and
 // at that; false where there is none.
-func (b lengthsAround) around(s op.Shape, u float64) (before, at, behind op.Shape, ok bool) {
+func (b betweenLengths) around(s op.Shape, u float64) (before, at, behind op.Shape, ok bool) {
 	n, _ := slices.BinarySearch(b.known, costmodel.AxisOf(b.axis, s))
 	if n+1 >= len(b.known) {
 		return nil, nil, nil, false
@@ -176,7 +130,7 @@ func (b lengthsAround) around(s op.Shape, u float64) (before, at, behind op.Shap
 }
 
 // of is a shape of another length, of queries and keys where these go together.
-func (b lengthsAround) of(s op.Shape, length float64) op.Shape {
+func (b betweenLengths) of(s op.Shape, length float64) op.Shape {
 	set := func(a op.Attention) op.Attention {
 		if b.axis == "q_len" {
 			a.QLen = units.Tokens(length)
@@ -196,7 +150,7 @@ func (b lengthsAround) of(s op.Shape, length float64) op.Shape {
 }
 
 // way is how far a shape lies on the way from one to another, where a correction is looked up.
-func (b lengthsAround) way(before, at, behind op.Shape) float64 {
+func (b betweenLengths) way(before, at, behind op.Shape) float64 {
 	x := func(s op.Shape) float64 { return b.f.place([]string{b.axis}, s)[0] }
 	if x(behind) == x(before) {
 		return 0

@@ -96,15 +96,10 @@ func (c coreKind) law(law *costmodel.Law, dev op.DeviceType, points []Point, sib
 			return err
 		}
 	}
-	if from != nil {
-		if err := c.orLent(law, logs, dev, points, from); err != nil {
-			return err
-		}
+	if from == nil {
+		return nil
 	}
-	if law.Width == nil && len(points) >= fewToCorrect {
-		law.Width = c.field(points, law, dev).betweenLengths(law.Spread, points)
-	}
-	return nil
+	return c.orLent(law, logs, dev, points, from)
 }
 
 // tiled fills in a law of a physical core, and of a correction where that
