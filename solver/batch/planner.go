@@ -37,8 +37,9 @@ import (
 // (quickBound). Far from it the climber starts again (tryAnew).
 //
 // Further starting points are plans of other strategies (tryOthers), of groups of one
-// class (tryPacked), of each pool by itself (tryApart), under roofs that fall by a fixed ratio
-// (tryTilted), and those that searches at perturbed prices find (tryNoisy). So a plan is no longer than those, unless ctx ends.
+// class (tryPacked), of each pool by itself (tryApart), under roofs that fall by a fixed
+// ratio (tryTilted), and those that searches at perturbed prices find (tryNoisy). So a plan
+// is no longer than those, unless ctx ends.
 type Planner struct {
 	options Options
 	t       table // the problem at hand

@@ -2,6 +2,7 @@ package emit
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -40,5 +41,27 @@ func TestNothingIsEmittedAcrossMakers(t *testing.T) {
 				t.Errorf("%s: on %v, %q", f.Name, types, e.Notes)
 			}
 		}
+	}
+}
+
+// Nor is a pipeline, whose stages send to each other.
+func TestNoPipelineIsEmittedAcrossMakers(t *testing.T) {
+	profile, job := world.GPUJob(t, "1x2 h100_sxm + 1x2 a100_sxm", 1)
+	d := piped(t, profile, job, "1f1b", 16<<10, 8<<10)
+	f, _ := Lookup("megatron")
+	if _, err := stagedEmission(t, f, d, profile); err != nil {
+		t.Fatal(err)
+	}
+	types := d.Types()
+	of := *profile
+	of.Devices = slices.Clone(of.Devices)
+	for i := range of.Devices {
+		if of.Devices[i].Name == types[0] {
+			of.Devices[i].Sheet.Arch = "gfx942"
+		}
+	}
+	var no *NotRunError
+	if _, err := f.Pipeline(context.Background(), d, &of); !errors.As(err, &no) || !strings.Contains(err.Error(), "4 ranks: GPUs of AMD (") {
+		t.Errorf("stages on %v: %v", types, err)
 	}
 }
