@@ -90,6 +90,29 @@ func TestIntervalsHoldSweepsMeasuredAgain(t *testing.T) {
 	}
 }
 
+// The larger the noise may be, the wider the interval of a law; but how far from the curve a form
+// may be to take its place stays.
+func TestNoiseThatMayBeSaysNothingOfTheCurve(t *testing.T) {
+	points := invented(2, 12, 0.02, rand.New(rand.NewPCG(3, 11)), ring(2))
+	_, fits, err := curveLaws(switched, [][]Point{points})
+	if err != nil {
+		t.Fatal(err)
+	}
+	family := fits[0]
+	largest := op.Volume(largestOf(points))
+	before := family.law(family.curves[0], points)
+	family.likely = 4 * family.noise
+	after := family.law(family.curves[0], points)
+	was, _ := before.curve.HalfWidth(2 * largest)
+	is, _ := after.curve.HalfWidth(2 * largest)
+	if is < 1.2*was {
+		t.Errorf("with four times the noise half a width is %v, %v before", is, was)
+	}
+	if before.beyond != after.beyond || before.beyond[0] <= 0 {
+		t.Errorf("with four times the noise a form may be %v off, %v before", after.beyond, before.beyond)
+	}
+}
+
 // share counts points in the intervals of laws.
 type share struct{ in, all float64 }
 
