@@ -202,9 +202,9 @@ func mostJump(pieces []costmodel.Piece) float64 {
 	return most
 }
 
-// straightOn says whether a form fitted to the points lies in the interval of the family's
-// curve, or next to it, at messages larger than the measured ones, and smaller than these as
-// far as the curve goes there. To a dozen points that end
+// straightOn says whether a form fitted to the points is as near to the family's curve as
+// beyond allows, or next to it, at messages larger than the measured ones, and next to it at
+// smaller ones as far as the curve goes there. To a dozen points that end
 // where the rate still rises a straight line is as good as any curve, and its rate is the one
 // at their end: of others' messages on H100 nodes, fitted up to an eighth of the largest, it
 // was off by 27, 13 and 15 % on average, with NCCL 2.23, 2.27 and 2.29, where the family is

@@ -202,7 +202,7 @@ func (d *Data) observe(p *profile.Point) {
 	}
 	q := Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, fastest: m, ranks: rankMedians(p), source: d.reading, disturbed: p.Disturbed}
 	if len(p.Times) > 1 {
-		d.repeated(&q, p.Times)
+		d.repeated(&q, p.Times) // before there are visits, which a point's first further row takes in
 	}
 	q.visits = []float64{m}
 	d.byKey[key] = len(d.Points)
