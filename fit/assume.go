@@ -70,7 +70,7 @@ const (
 	// and 1.65. The half widths of a step's interval are those of the same nine, before
 	// costmodel.LentRatio.
 	layersInTraining, assumedLayersInTraining       = 1.12, 1.16
-	lossInTraining, assumedLossInTraining           = 3.41, 4.28
+	lossInTraining, assumedLossInTraining           = 3.38, 4.29
 	optimizerInTraining, assumedOptimizerInTraining = 1.55, 1.65
 	trainingError, assumedTrainingError             = 1.045, 1.105
 

@@ -15,9 +15,9 @@ import (
 // on others' tables of matrix products 3.8 % against 4.9 % of the field alone,
 // on head counts that were never measured 3.2 % against 3.7 % of either.
 type advice struct {
-	share  float64  // of the trees in the mixture
-	beyond float64  // the same beyond what was measured
-	trees  *boosted // the mean of forests, alike but for the rows and columns that each tree saw
+	share  float64 // of the trees in the mixture
+	beyond float64 // the same beyond what was measured
+	trees  forests // alike but for the rows and columns that each tree saw, and bins
 	of     func(op.Shape) []float64
 	rows   [][]float64 // of every point
 	unseen []float64   // at every point, from trees that did not see it
@@ -28,7 +28,6 @@ type advice struct {
 }
 
 const (
-	forests    = 3
 	fieldFolds = 5
 	treeFolds  = 4
 	// fewToGrow is the number of points below which trees follow the noise.
@@ -44,7 +43,7 @@ func (l *correction) grow() *advice {
 	if a.of == nil || len(l.points) < fewToGrow {
 		return a
 	}
-	a.sow(l, forests)
+	a.sow(l)
 	a.unseen = a.crossValidate(l, slices.Repeat([][]float64{l.y}, treeFolds))
 	return a
 }
@@ -64,19 +63,17 @@ func (a *advice) crossValidate(l *correction, y [][]float64) []float64 {
 	return unseen
 }
 
-// sow grows so many trees' sums from all points.
-func (a *advice) sow(l *correction, n int) {
+// sow grows the forests from all points.
+func (a *advice) sow(l *correction) {
 	a.rows = make([][]float64, len(l.points))
 	for i, p := range l.points {
 		a.rows[i] = a.of(p.Shape)
 	}
-	var grown []*boosted
-	for seed := range n {
+	for seed := range l.shape.trees.forests {
 		size := l.shape.trees
 		size.seed = uint64(seed)
-		grown = append(grown, boost(a.rows, l.y, size))
+		a.trees = append(a.trees, boost(a.rows, l.y, size))
 	}
-	a.trees = meanOf(grown)
 }
 
 // without is what trees that have not seen the points held say at those, grown from what
@@ -184,7 +181,7 @@ func (a *advice) blend(smooth []float64, shapes []op.Shape, beyond func(i int) b
 
 // attentionTrees is the size that won on others' recordings.
 func attentionTrees() boostSize {
-	return boostSize{trees: 300, leaves: 16, rate: 0.1, clip: 0.05, least: 2, columns: 0.6, rows: 0.8}
+	return boostSize{forests: 3, trees: 300, leaves: 16, rate: 0.1, clip: 0.05, least: 2, columns: 0.6, rows: 0.8}
 }
 
 // attentionFeatures is where a block lies for a kernel: its sizes, their

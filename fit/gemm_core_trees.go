@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
@@ -9,12 +10,19 @@ import (
 // boostSize is how many regression trees of how many leaves are added up, and
 // what keeps them from following the noise.
 type boostSize struct {
+	forests       int // sums of so many trees, of which the mean is taken
 	trees, leaves int
 	rate          float64 // share of a tree's advice that is taken
 	clip          float64 // residuals beyond it count as it (Huber 1964)
 	least         int     // points in a leaf
 	columns, rows float64 // share of them that a tree sees
 	seed          uint64  // of which ones it sees
+	// doubt is what keeps the lines of leaves level, in rows' worth of an octave; 0 if
+	// leaves are level.
+	doubt float64
+	// shifted says that the bins of each seed lie elsewhere: then the mean of forests
+	// tells values apart that each of them puts into one.
+	shifted bool
 }
 
 // boosted is a sum of regression trees: gradient boosting (Friedman 2001),
@@ -22,7 +30,13 @@ type boostSize struct {
 // columns (Friedman 2002).
 type boosted struct {
 	cuts  [][]float64 // of every feature, rising
-	trees [][]branch
+	trees []tree
+}
+
+// tree is its nodes, and the lines of those leaves that are not level.
+type tree struct {
+	nodes []branch
+	lines []leafLine
 }
 
 // branch is a node of a tree: a leaf where feature < 0. It is kept small, since
@@ -30,7 +44,7 @@ type boosted struct {
 type branch struct {
 	feature int16
 	cut     uint8  // bins up to it go to the left
-	left    uint16 // the right one is the next
+	left    uint16 // the right one is the next; of a leaf, the number of its line or 0
 	value   float64
 }
 
@@ -41,23 +55,24 @@ func (b *boosted) all(rows [][]float64) []float64 {
 	for i, x := range rows {
 		bins[i] = b.bin(x)
 	}
+	at := placesInLeaves(rows)
 	for _, t := range b.trees {
 		for i := range sums {
-			sums[i] += follow(t, bins[i])
+			sums[i] += t.says(bins[i], at[i])
 		}
 	}
 	return sums
 }
 
-// meanOf is the mean of sums of trees that share their cuts, as one sum.
-func meanOf(all []*boosted) *boosted {
-	mean := &boosted{cuts: all[0].cuts}
-	for _, b := range all {
-		for _, t := range b.trees {
-			for n := range t {
-				t[n].value /= float64(len(all))
-			}
-			mean.trees = append(mean.trees, t)
+// forests are sums of trees of different seeds.
+type forests []*boosted
+
+// all are the means of the sums at many places.
+func (f forests) all(rows [][]float64) []float64 {
+	mean := make([]float64, len(rows))
+	for _, b := range f {
+		for i, v := range b.all(rows) {
+			mean[i] += v / float64(len(f))
 		}
 	}
 	return mean
@@ -72,8 +87,17 @@ func (b *boosted) bin(x []float64) []uint8 {
 	return bins
 }
 
-// follow goes down a tree to its leaf's value.
-func follow(t []branch, bins []uint8) float64 {
+// says is what a tree says at a place.
+func (t *tree) says(bins []uint8, x leafPlace) float64 {
+	at := follow(t.nodes, bins)
+	if at.left == 0 {
+		return at.value
+	}
+	return at.value + t.lines[at.left-1].at(x)
+}
+
+// follow goes down a tree to its leaf.
+func follow(t []branch, bins []uint8) *branch {
 	at := &t[0]
 	for at.feature >= 0 {
 		next := at.left
@@ -82,15 +106,16 @@ func follow(t []branch, bins []uint8) float64 {
 		}
 		at = &t[next]
 	}
-	return at.value
+	return at
 }
 
 // mostBins is the number of bins of a feature.
 const mostBins = 64
 
 // cutsOf lie half way between the values of a feature, at most mostBins - 1 of
-// them, evenly over the values that occur.
-func cutsOf(rows [][]float64, feature int) []float64 {
+// them, evenly over the values that occur: shifted by a share of a bin, from -1/2 to
+// 1/2, where there are more values than bins.
+func cutsOf(rows [][]float64, feature int, shift float64) []float64 {
 	var values []float64
 	for _, x := range rows {
 		values = append(values, x[feature])
@@ -98,25 +123,32 @@ func cutsOf(rows [][]float64, feature int) []float64 {
 	slices.Sort(values)
 	values = slices.Compact(values)
 	n := min(len(values), mostBins)
+	if n == len(values) {
+		shift = 0
+	}
 	var cuts []float64
 	for i := 1; i < n; i++ {
-		at := i * len(values) / n
+		at := max(1, int((float64(i)+shift)*float64(len(values))/float64(n)))
 		cuts = append(cuts, (values[at-1]+values[at])/2)
 	}
-	return cuts
+	return slices.Compact(cuts)
 }
 
 // boost fits trees to targets. The same input gives the same trees.
 func boost(rows [][]float64, targets []float64, size boostSize) *boosted {
-	b := &boosted{}
+	b, shifts := &boosted{}, rand.New(rand.NewPCG(2, size.seed))
 	for f := range rows[0] {
-		b.cuts = append(b.cuts, cutsOf(rows, f))
+		shift := 0.0
+		if size.shifted {
+			shift = shifts.Float64() - 0.5
+		}
+		b.cuts = append(b.cuts, cutsOf(rows, f, shift))
 	}
 	g := newGrower(b, rows, size)
 	left := slices.Clone(targets)
 	for range size.trees {
 		for i, r := range left {
-			g.pull[i] = max(-size.clip, min(size.clip, r))
+			g.ask(i, r)
 		}
 		b.trees = append(b.trees, g.grow())
 		for i, said := range g.said {
@@ -129,10 +161,13 @@ func boost(rows [][]float64, targets []float64, size boostSize) *boosted {
 // grower grows one tree after the other on the same rows.
 type grower struct {
 	size  boostSize
-	width []int     // bins of every feature
-	bins  [][]uint8 // [row][feature]
-	pull  []float64 // what every row asks for
-	said  []float64 // what the last tree says of every row
+	width []int       // bins of every feature
+	bins  [][]uint8   // [row][feature]
+	at    []leafPlace // [row]
+	pull  []float64   // what every row asks for
+	parts float64     // of a pull of one, in bins
+	pulls []bin       // every row's
+	said  []float64   // what the last tree says of every row
 	rng   *rand.Rand
 
 	places []uint16 // [row, feature] of its bin among the sums of a leaf
@@ -144,8 +179,18 @@ type grower struct {
 	rest []int32 // of part
 }
 
+// ask notes what a row asks for.
+func (g *grower) ask(i int, pull float64) {
+	g.pull[i] = max(-g.size.clip, min(g.size.clip, pull))
+	g.pulls[i] = binOf(g.pull[i], g.parts)
+}
+
 func newGrower(b *boosted, rows [][]float64, size boostSize) *grower {
-	g := &grower{size: size, pull: make([]float64, len(rows)), said: make([]float64, len(rows)), rng: rand.New(rand.NewPCG(1, size.seed))}
+	g := &grower{
+		size: size, at: placesInLeaves(rows), rng: rand.New(rand.NewPCG(1, size.seed)),
+		pull: make([]float64, len(rows)), said: make([]float64, len(rows)),
+		parts: partsOf(len(rows), size.clip), pulls: make([]bin, len(rows)),
+	}
 	for _, cuts := range b.cuts {
 		g.width = append(g.width, len(cuts)+1)
 	}
@@ -159,19 +204,37 @@ func newGrower(b *boosted, rows [][]float64, size boostSize) *grower {
 	return g
 }
 
-// bin sums the pulls and counts the rows of a feature's bin.
-type bin struct{ pull, count float64 }
+// bin is the number of rows of a feature's bin, in its lowest countBits, and above them
+// the sum of their pulls, in whole parts of what fits there: one addition adds both,
+// which is what a fit spends most of its time on, and what is taken away again leaves
+// nothing behind.
+type bin int64
 
-// worth is what a leaf takes from the squared error, shrunk by one row's worth
-// of doubt.
-func (b bin) worth() float64 { return b.pull * b.pull / (b.count + 1) }
+const countBits = 24
 
-func (b bin) less(c bin) bin { return bin{b.pull - c.pull, b.count - c.count} }
+// partsOf is how many parts a pull of one has, so that the pulls of so many rows, each
+// of clip at most, fit above the counts.
+func partsOf(rows int, clip float64) float64 {
+	_, most := math.Frexp(clip * float64(rows))
+	return math.Ldexp(1, 62-countBits-most)
+}
+
+// binOf is that of one row.
+func binOf(pull, parts float64) bin { return bin(math.Round(pull*parts))<<countBits + 1 }
+
+// pull is in parts.
+func (b bin) pull() float64 { return float64(b >> countBits) }
+
+func (b bin) count() int { return int(b & (1<<countBits - 1)) }
+
+// worth is what a leaf takes from the squared error, in squared parts, shrunk by one
+// row's worth of doubt.
+func (b bin) worth() float64 { return b.pull() * b.pull() / float64(b.count()+1) }
 
 // sums are what the rows of a leaf sum up to.
 type sums struct {
 	bins   []bin    // mostBins of every feature that the tree sees; of the others anything
-	filled []uint64 // by feature, which of its bins have rows: most leaves are small
+	filled []uint64 // by feature, which of its bins may have rows: most leaves are small
 }
 
 // leaf is the end of a growing tree, with the best way to split it.
@@ -200,9 +263,9 @@ func (g *grower) draw() {
 }
 
 // grow splits the leaf that gains most until there are enough.
-func (g *grower) grow() []branch {
+func (g *grower) grow() tree {
 	g.draw()
-	tree := []branch{{feature: -1}}
+	nodes := []branch{{feature: -1}}
 	open := []*leaf{g.gather(g.rows)}
 	for len(open) < g.size.leaves {
 		best := 0
@@ -219,24 +282,40 @@ func (g *grower) grow() []branch {
 			g.columns = g.columns[:1] // one tells what these two ask for, and none is split again
 		}
 		left, right := g.part(l)
-		tree[l.node] = branch{int16(l.feature), l.cut, uint16(len(tree)), 0}
-		left.node, right.node = len(tree), len(tree)+1
-		tree = append(tree, branch{feature: -1}, branch{feature: -1})
+		nodes[l.node] = branch{int16(l.feature), l.cut, uint16(len(nodes)), 0}
+		left.node, right.node = len(nodes), len(nodes)+1
+		nodes = append(nodes, branch{feature: -1}, branch{feature: -1})
 		open[best] = left
 		open = append(open, right)
 	}
+	t := tree{nodes: nodes}
 	for _, l := range open {
-		value := g.size.rate * l.total.pull / (l.total.count + 1)
-		tree[l.node].value = value
-		for _, i := range l.rows { // to go down the tree again takes longer
-			g.said[i] = value
-		}
+		g.end(&t, l)
 		g.free = append(g.free, l.sums)
 	}
 	for _, i := range g.others {
-		g.said[i] = follow(tree, g.bins[i])
+		g.said[i] = t.says(g.bins[i], g.at[i])
 	}
-	return tree
+	return t
+}
+
+// end gives a leaf what it says, and notes it at its rows: to go down the tree again
+// takes longer.
+func (g *grower) end(t *tree, l *leaf) {
+	node := &t.nodes[l.node]
+	node.value = g.size.rate * l.total.pull() / g.parts / float64(l.total.count()+1)
+	for _, i := range l.rows {
+		g.said[i] = node.value
+	}
+	if g.size.doubt == 0 || len(l.rows) < fewestInLine {
+		return
+	}
+	line := g.line(l)
+	t.lines = append(t.lines, line)
+	node.left = uint16(len(t.lines))
+	for _, i := range l.rows {
+		g.said[i] += line.at(g.at[i])
+	}
 }
 
 // part splits a leaf in two, in the place of its rows, whose order stays. The sums
@@ -267,14 +346,21 @@ func (g *grower) part(l *leaf) (left, right *leaf) {
 func (g *grower) gather(rows []int32) *leaf {
 	l := &leaf{rows: rows, sums: g.noSums()}
 	bins, filled, features := l.bins, l.filled, len(g.width)
+	few := len(rows) < mostBins
 	for _, i := range rows {
-		places, pull := g.places[int(i)*features:][:features], g.pull[i]
+		places, pull := g.places[int(i)*features:][:features], g.pulls[i]
 		for _, f := range g.columns {
-			place := places[f]
-			b := &bins[place]
-			b.pull += pull
-			b.count++
-			filled[f] |= 1 << (place % mostBins)
+			bins[places[f]] += pull
+		}
+		if few {
+			for _, f := range g.columns {
+				filled[f] |= 1 << (places[f] % mostBins)
+			}
+		}
+	}
+	if !few {
+		for _, f := range g.columns {
+			filled[f] = math.MaxUint64 >> (mostBins - g.width[f])
 		}
 	}
 	g.split(l)
@@ -304,7 +390,7 @@ func (g *grower) remain(rows []int32, whole, part *leaf) *leaf {
 		to, from := l.bins[f*mostBins:][:mostBins], part.bins[f*mostBins:][:mostBins]
 		for left := part.filled[f]; left != 0; left &= left - 1 {
 			at := bits.TrailingZeros64(left)
-			if to[at] = to[at].less(from[at]); to[at].count == 0 {
+			if to[at] -= from[at]; to[at].count() == 0 {
 				l.filled[f] &^= 1 << at
 			}
 		}
@@ -316,11 +402,12 @@ func (g *grower) remain(rows []int32, whole, part *leaf) *leaf {
 // split finds the cut that takes most from the squared error.
 func (g *grower) split(l *leaf) {
 	first := g.columns[0]
-	for _, b := range l.bins[first*mostBins:][:g.width[first]] { // what is left of emptied ones too
-		l.total.pull, l.total.count = l.total.pull+b.pull, l.total.count+b.count
+	for _, b := range l.bins[first*mostBins:][:g.width[first]] {
+		l.total += b
 	}
-	whole, least := l.total.worth(), float64(g.size.least)
-	if l.total.count < 2*least {
+	whole, least := l.total.worth(), g.size.least
+	nothing := 1e-12 * g.parts * g.parts // but rounding
+	if l.total.count() < 2*least {
 		return
 	}
 	for _, f := range g.columns {
@@ -328,16 +415,15 @@ func (g *grower) split(l *leaf) {
 		bins := l.bins[f*mostBins:][:mostBins]
 		for rest := l.filled[f]; rest != 0; rest &= rest - 1 {
 			at := bits.TrailingZeros64(rest)
-			b := bins[at]
-			left.pull, left.count = left.pull+b.pull, left.count+b.count
-			right := l.total.less(left)
-			if right.count < least {
+			left += bins[at]
+			right := l.total - left
+			if right.count() < least {
 				break
 			}
-			if left.count < least {
+			if left.count() < least {
 				continue
 			}
-			if gain := left.worth() + right.worth() - whole; gain > l.gain+1e-12 {
+			if gain := left.worth() + right.worth() - whole; gain > l.gain+nothing {
 				l.gain, l.feature, l.cut = gain, f, uint8(at)
 			}
 		}

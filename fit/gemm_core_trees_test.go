@@ -83,19 +83,18 @@ func TestMeanOfForests(t *testing.T) {
 	}
 	size := gemmBoost()
 	size.trees = 20
-	var forests []*boosted
+	var mean forests
 	want := make([]float64, len(rows))
 	for seed := range uint64(3) {
 		size.seed = seed
-		forests = append(forests, boost(rows, targets, size))
+		mean = append(mean, boost(rows, targets, size))
 		for i, x := range rows {
-			want[i] += forests[seed].at(x) / 3
+			want[i] += mean[seed].at(x) / 3
 		}
 	}
-	mean := meanOf(forests)
 	for i, v := range mean.all(rows) {
-		if math.Abs(v-want[i]) > 1e-12 || math.Abs(v-mean.at(rows[i])) > 1e-12 {
-			t.Fatalf("row %d: %v all at once, %v alone, want %v", i, v, mean.at(rows[i]), want[i])
+		if alone := mean.all(rows[i : i+1])[0]; math.Abs(v-want[i]) > 1e-12 || v != alone {
+			t.Fatalf("row %d: %v all at once, %v alone, want %v", i, v, alone, want[i])
 		}
 	}
 }
@@ -103,7 +102,7 @@ func TestMeanOfForests(t *testing.T) {
 // Trees are believed a step more than cross-validation says, beyond what was measured
 // where that is safe, and at head counts that nobody measured as much as these say.
 func TestTreesAreBelieved(t *testing.T) {
-	one := &boosted{cuts: [][]float64{{}}, trees: [][]branch{{{feature: -1, value: 1}}}}
+	one := forests{{cuts: [][]float64{{}}, trees: []tree{{nodes: []branch{{feature: -1, value: 1}}}}}}
 	shapes := []op.Shape{attentionShape(64, 1, 8, 8), attentionShape(4096, 1, 8, 8), attentionShape(64, 1, 7, 7)}
 	beyond := func(i int) bool { return i == 1 }
 	for _, c := range []struct {
@@ -129,10 +128,35 @@ func TestTreesAreBelieved(t *testing.T) {
 
 // at is the sum of the trees at one place, which all gives for many.
 func (b *boosted) at(x []float64) float64 {
-	bins := b.bin(x)
 	sum := 0.0
 	for _, t := range b.trees {
-		sum += follow(t, bins)
+		sum += t.says(b.bin(x), placesInLeaves([][]float64{x})[0])
 	}
 	return sum
+}
+
+// The bins of a leaf sum up what its rows ask for and count them, to a part in millions,
+// and what is taken away leaves nothing behind.
+func TestBinsSumPullsAndCountRows(t *testing.T) {
+	const rows, clip = 5000, 0.1
+	r, parts := rand.New(rand.NewPCG(1, 9)), partsOf(rows, clip)
+	for _, lean := range []float64{-clip, 0, clip} { // all at one edge, too: the sum still fits
+		var b, part bin
+		sum := 0.0
+		for i := range rows {
+			pull := max(-clip, min(clip, lean+0.01*r.NormFloat64()))
+			sum += pull
+			b += binOf(pull, parts)
+			if i%3 == 0 {
+				part += binOf(pull, parts)
+			}
+		}
+		if got := b.pull() / parts; math.Abs(got-sum) > 1e-6 || b.count() != rows {
+			t.Errorf("lean %g: %d rows ask for %.9f in sum, not %d for %.9f", lean, rows, sum, b.count(), got)
+		}
+		rest := b - part
+		if rest.count()+part.count() != rows || rest.pull()+part.pull() != b.pull() || b-rest-part != 0 {
+			t.Errorf("lean %g: a part and the rest are not the whole", lean)
+		}
+	}
 }
