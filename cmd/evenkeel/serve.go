@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/serve"
 	"github.com/evenkeel/evenkeel/solver/batch"
@@ -270,7 +271,20 @@ func (a *app) config(ctx context.Context, o serving) (serve.Config, error) {
 	if err != nil {
 		return serve.Config{}, err
 	}
-	return o.config(prices)
+	c, err := o.config(prices)
+	a.warn(prices.profile, c.Setup.Fleet)
+	return c, err
+}
+
+// warn tells who starts a server what else the notes of every plan would say: clients get none.
+func (a *app) warn(p *costmodel.Profile, fleet []serve.SetupPool) {
+	var devices []string
+	for _, f := range fleet {
+		devices = append(devices, f.Device)
+	}
+	for _, s := range acrossMakers(p, devices) {
+		a.note("note: %s", s)
+	}
 }
 
 // config is the server's where it plans groups.

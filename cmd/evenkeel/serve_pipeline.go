@@ -59,6 +59,7 @@ func (a *app) stagedConfig(o serving) (serve.Config, error) {
 		c.Limits.Tokens, c.Limits.TokensOf = m.MaxLen, m.TooLong()
 	}
 	c.Setup.Limits = c.Limits.Told()
+	a.warn(prices.laws.profile, fleet)
 	for range o.workers {
 		c.Planners = append(c.Planners, newOnlineStages(prices, earlier, o.moreRoomServed))
 	}

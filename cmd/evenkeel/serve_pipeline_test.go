@@ -20,9 +20,8 @@ import (
 // onPipeline is a server's flags with the plan of a pipeline to go on from.
 func onPipeline(t *testing.T) (*app, serving, *pipeline.Document) {
 	t.Helper()
-	o := serving{limits: serve.DefaultLimits(), workers: 2}
-	o.model, o.cluster = filepath.Join("testdata", "config.json"), "1x(2 h100_sxm + 2 a100_sxm)"
-	o.recompute, o.zero, o.overlapZero, o.ringBuffers, o.lossChunk, o.accumulate = "none", string(costmodel.Zero3), true, 2, "1k", 1
+	o := serving{problem: served(problem{}), limits: serve.DefaultLimits(), workers: 2}
+	o.cluster = "1x(2 h100_sxm + 2 a100_sxm)"
 	a := &app{errOut: &bytes.Buffer{}}
 	lengths := []units.Tokens{30000, 9000, 4000, 900}
 	prices, err := a.stagePrices(o.problem, lengths)

@@ -16,17 +16,38 @@ import (
 	"github.com/evenkeel/evenkeel/solver/batch"
 )
 
+// served is a problem with the model and options of these tests.
+func served(p problem) problem {
+	p.model = filepath.Join("testdata", "config.json")
+	p.recompute, p.zero, p.overlapZero, p.ringBuffers, p.lossChunk, p.accumulate = "none", string(costmodel.Zero3), true, 2, "1k", 1
+	return p
+}
+
 // pricedFor are the prices that a server plans by, of laws or published ones.
 func pricedFor(t *testing.T, o serving) priceList {
 	t.Helper()
-	o.model = filepath.Join("testdata", "config.json")
-	o.recompute, o.zero, o.overlapZero, o.ringBuffers, o.lossChunk, o.accumulate = "none", string(costmodel.Zero3), true, 2, "1k", 1
+	o.problem = served(o.problem)
 	a := &app{errOut: &bytes.Buffer{}}
 	prices, err := a.prices(t.Context(), o.problem, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return prices
+}
+
+// A server says when it starts what plans across makers would say in their notes, and of one maker nothing.
+func TestServersAcrossMakersSaySo(t *testing.T) {
+	for cluster, warned := range map[string]bool{"1x1 h100_sxm + 1x1 mi300x": true, "1x1 h100_sxm + 1x1 a100_sxm": false} {
+		said := &bytes.Buffer{}
+		o := serving{problem: served(problem{}), limits: serve.DefaultLimits(), workers: 1}
+		o.cluster, o.network = cluster, "net=100Gb/s"
+		if _, err := (&app{errOut: said}).config(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(said.String(), "talks to GPUs of another maker"); got != warned {
+			t.Errorf("%s: %s", cluster, said)
+		}
+	}
 }
 
 // What a server takes no longer sequences for is what its answers say: the model or the fleet.
