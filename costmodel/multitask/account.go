@@ -90,6 +90,3 @@ func share(a, b []int) bool {
 	}
 	return false
 }
-
-// Warnings are what a user has to know of the laws that prices come from.
-func (c *Costs) Warnings() []string { return c.from.warnings() }

@@ -40,7 +40,8 @@ type Costs struct {
 	passes     map[passKey]pass
 	exchanges  map[exchangeKey]units.Seconds
 	sends      map[sendKey]units.Seconds
-	err        error // the first price that was missing
+	ordered    *ordered // once asked for
+	err        error    // the first price that was missing
 }
 
 // source is where prices come from.
@@ -66,6 +67,9 @@ type source interface {
 	brief(module, pool, samples int, ranks []int, layers int) (*costmodel.Step, error)
 	// warnings are those of the laws in use.
 	warnings() []string
+	// inOrder are the same prices on devices in an order of their own, and by rank there the rank
+	// here; neither where that is the order of these.
+	inOrder() (*Costs, []int)
 }
 
 // layerMemory is what a rank holds of a layer, in bytes: what it keeps for the backward pass,
@@ -134,7 +138,12 @@ func (c *Costs) PoolOf(rank int) int { return c.pool[rank] }
 
 // Missing is the first price that was asked for and is not known, nil if there is none.
 // Groups of devices without a price are never chosen: they take forever.
-func (c *Costs) Missing() error { return c.err }
+func (c *Costs) Missing() error {
+	if c.ordered != nil {
+		return first(c.ordered.err, c.err)
+	}
+	return c.err
+}
 
 // forever is what a group of devices takes that has no price.
 var forever = units.Seconds(math.Inf(1))

@@ -11,12 +11,14 @@ import (
 
 // laws are prices by the fitted laws of a cluster.
 type laws struct {
-	tasks  *Tasks
-	pools  []Pool
-	layers []*costmodel.Layers // by module; equal layers share one
-	jobs   []costmodel.Job     // by module, of one layer's shape
-	room   []units.Bytes       // by pool
-	o      Options
+	q       *costmodel.Predictor
+	cluster costmodel.Cluster
+	tasks   *Tasks
+	pools   []Pool
+	layers  []*costmodel.Layers // by module; equal layers share one
+	jobs    []costmodel.Job     // by module, of one layer's shape
+	room    []units.Bytes       // by pool
+	o       Options
 }
 
 // Options are how modules are trained.
@@ -50,7 +52,7 @@ func (o Options) Validate() error {
 // as *costmodel.MissingLawError. What is missing of a group of devices shows when it is
 // asked for: see Costs.Missing.
 func FromLaws(q *costmodel.Predictor, t *Tasks, c costmodel.Cluster, o Options) (*Costs, error) {
-	l := &laws{tasks: t, o: o}
+	l := &laws{q: q, cluster: c, tasks: t, o: o}
 	known := map[Shape]*costmodel.Layers{}
 	for _, m := range t.Modules {
 		if m.Shape == nil {
@@ -152,7 +154,10 @@ func (l *laws) result(module int, _ bool) units.Bytes {
 
 // curves are prices by published curves, which know of one type of devices, and of no
 // links between them.
-type curves struct{ tasks *Tasks }
+type curves struct {
+	tasks   *Tasks
+	cluster costmodel.Cluster
+}
 
 // Published prices tasks, whose modules have curves, on the devices of a cluster, which are
 // all of one type.
@@ -167,7 +172,7 @@ func Published(t *Tasks, c costmodel.Cluster) (*Costs, error) {
 			return nil, fmt.Errorf("module %s: has a shape and no curve: its layers are priced by laws", m.Name)
 		}
 	}
-	costs, err := newCosts(t, c.Ranks(), curves{t})
+	costs, err := newCosts(t, c.Ranks(), curves{t, c})
 	if err == nil && len(costs.Pools) > 1 {
 		err = fmt.Errorf("cluster: %s and %s: curves are of one device type: name one, or state shapes, which laws price on any", costs.Pools[0].Device, costs.Pools[1].Device)
 	}

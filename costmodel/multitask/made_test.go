@@ -93,6 +93,8 @@ func (m *made) brief(module, pool, samples int, ranks []int, layers int) (*costm
 	return &costmodel.Step{Time: costmodel.Estimate{Lo: 0.9 * t, Mid: t, Hi: 1.1 * t}}, m.lacks
 }
 
+func (m *made) inOrder() (*Costs, []int) { return nil, nil }
+
 func (m *made) warnings() []string { return []string{"made up"} }
 
 // world is tasks with made-up prices on nodes of devices.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -23,10 +24,12 @@ type Costs struct {
 	held     map[passKey]costmodel.ChunkBytes
 	sends    map[sendKey]units.Seconds
 	tied     map[pairKey]units.Seconds
-	likes    map[string]int // number of the ranks that are like one another, by what makes them so
-	known    map[string]int // the same by their ranks
+	pairs    map[string]pairKey // by the ranks
+	likes    map[string]int     // number of the ranks that are like one another, by what makes them so
+	known    map[string]int     // the same by their ranks
 	scratch  []byte
-	err      error // the first price that was missing
+	ordered  *ordered // once asked for
+	err      error    // the first price that was missing
 }
 
 // source is where prices come from.
@@ -66,6 +69,9 @@ type source interface {
 	moving(ranks []int, tokens units.Tokens, ownCards bool) (units.Seconds, error)
 	// warnings are those of the laws in use.
 	warnings() []string
+	// inOrder are the same prices on devices in an order of their own, and by rank there the rank
+	// here; neither where that is the order of these.
+	inOrder(lengths []units.Tokens) (*Costs, []int)
 }
 
 // Work is what one layer takes for a chunk on a stage: its forward pass, the same once more
@@ -95,8 +101,7 @@ type passKey struct {
 // pairKey is what some ranks take to send to others.
 type pairKey struct {
 	from, to int
-	ends     [2]int // places among these
-	near     bool   // of the ends: in one node
+	links    string // of what kinds links are
 }
 
 type sendKey struct {
@@ -122,7 +127,7 @@ func newCosts(lengths []units.Tokens, layers int, ranks []costmodel.Rank, from s
 	}
 	return &Costs{
 		Lengths: lengths, Layers: layers, ranks: ranks, from: from, finishes: map[finishKey]Finish{},
-		passes: map[passKey]Work{}, held: map[passKey]costmodel.ChunkBytes{}, sends: map[sendKey]units.Seconds{}, tied: map[pairKey]units.Seconds{},
+		passes: map[passKey]Work{}, held: map[passKey]costmodel.ChunkBytes{}, sends: map[sendKey]units.Seconds{}, tied: map[pairKey]units.Seconds{}, pairs: map[string]pairKey{},
 		likes: map[string]int{}, known: map[string]int{},
 	}, nil
 }
@@ -133,9 +138,34 @@ func (c *Costs) Devices() int { return len(c.ranks) }
 // Device is a rank's device type.
 func (c *Costs) Device(rank int) string { return c.ranks[rank].Device }
 
+// ordered are prices on devices in order.
+type ordered struct {
+	*Costs
+	listed []int
+}
+
+// InOrder are the same prices of the same devices in an order which does not depend on how the
+// cluster lists them (costmodel.Cluster.Ordered), and, by rank there, the rank that it is here;
+// no ranks where these are in that order. A stage takes as long under either numbers.
+func (c *Costs) InOrder() (*Costs, []int) {
+	if c.ordered == nil {
+		same, listed := c.from.inOrder(c.Lengths)
+		if listed == nil {
+			same = c
+		}
+		c.ordered = &ordered{same, listed}
+	}
+	return c.ordered.Costs, c.ordered.listed
+}
+
 // Missing is the first price that was asked for and is not known, nil if there is none. What
 // has no price takes forever.
-func (c *Costs) Missing() error { return c.err }
+func (c *Costs) Missing() error {
+	if c.ordered != nil {
+		return first(c.ordered.err, c.err)
+	}
+	return c.err
+}
 
 // Fits says whether ranks can be a stage; if not, the error says why.
 func (c *Costs) Fits(ranks []int) error { return c.from.fits(ranks) }
@@ -250,8 +280,28 @@ func (c *Costs) Send(from, to []int, tokens units.Tokens) units.Seconds {
 }
 
 func (c *Costs) pair(from, to []int) pairKey {
-	at, near := ends(from, to, func(rank int) int { return c.ranks[rank].Node })
-	return pairKey{c.Like(from), c.Like(to), at, near}
+	c.scratch = c.scratch[:0]
+	for _, ranks := range [][]int{from, to} {
+		c.scratch = binary.LittleEndian.AppendUint32(c.scratch, uint32(len(ranks)))
+		for _, r := range ranks {
+			c.scratch = binary.LittleEndian.AppendUint32(c.scratch, uint32(r))
+		}
+	}
+	k, ok := c.pairs[string(c.scratch)]
+	if !ok {
+		by := string(c.scratch)
+		kind := func(rank int) int { return c.Like([]int{rank}) }
+		node := func(rank int) int { return c.ranks[rank].Node }
+		k = pairKey{from: c.Like(from), to: c.Like(to)}
+		var kinds []string
+		for _, x := range links(from, to, node, kind) {
+			kinds = append(kinds, fmt.Sprint(kind(x[0]), kind(x[1]), node(x[0]) == node(x[1])))
+		}
+		slices.Sort(kinds)
+		k.links = strings.Join(kinds, ",")
+		c.pairs[by] = k
+	}
+	return k
 }
 
 // Tied is the seconds that the first stage and the last one of a plan take to add up the
@@ -292,18 +342,46 @@ func (c *Costs) Finish(p *Plan, s int) Finish {
 	return t
 }
 
-// ends are the places of the first rank that sends to another node, and of the one there, when
-// what some ranks have equal shares of, in their order, goes to others that have equal shares
-// of it. If none does, near, they are the first of each.
-func ends(from, to []int, node func(rank int) int) (at [2]int, near bool) {
-	for i, r := range from {
-		for j := i * len(to) / len(from); j*len(from) < (i+1)*len(to); j++ {
-			if node(r) != node(to[j]) {
-				return [2]int{i, j}, false
+// links are pairs of ranks that stand for all over which something is sent, when what some ranks
+// have equal shares of, in their order, goes to others that have equal shares of it: one of those
+// of each kind and, where any of it leaves its node, between two nodes. All of a stage send at
+// the same time, so that which nodes come first in a cluster changes nothing.
+func links[K comparable](from, to []int, node func(rank int) int, kind func(rank int) K) [][2]int {
+	type end struct {
+		kind K
+		node int
+	}
+	ends := func(ranks []int) (of []int) {
+		seen := map[end]bool{}
+		for _, r := range ranks {
+			if e := (end{kind(r), node(r)}); !seen[e] {
+				seen[e], of = true, append(of, r)
+			}
+		}
+		return of
+	}
+	near, seen := stays(from, to, node), map[[2]K]bool{}
+	var all [][2]int
+	for _, a := range ends(from) {
+		for _, b := range ends(to) {
+			if by := [2]K{kind(a), kind(b)}; near == (node(a) == node(b)) && !seen[by] {
+				seen[by], all = true, append(all, [2]int{a, b})
 			}
 		}
 	}
-	return [2]int{}, true
+	return all
+}
+
+// stays says that all that is sent so stays in its node.
+func stays(from, to []int, node func(rank int) int) bool {
+	for i, r := range from {
+		for j := i * len(to) / len(from); j*len(from) < (i+1)*len(to); j++ {
+			if node(r) != node(to[j]) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Nodes are the ranks of every node.
@@ -363,8 +441,14 @@ func (c *Costs) States(p *Plan, s int) units.Bytes {
 // Capacity is what plans may fill of the memory of each of some ranks; 0 where nobody knows.
 func (c *Costs) Capacity(ranks []int) units.Bytes { return c.from.capacity(ranks) }
 
-// Warnings are what a user has to know of the laws that prices come from.
-func (c *Costs) Warnings() []string { return c.from.warnings() }
+// Warnings are what a user has to know of the laws that prices come from: where InOrder was asked
+// for, those that were asked there.
+func (c *Costs) Warnings() []string {
+	if c.ordered != nil {
+		return c.ordered.from.warnings()
+	}
+	return c.from.warnings()
+}
 
 func first(known, err error) error {
 	if known != nil {

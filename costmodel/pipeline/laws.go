@@ -18,6 +18,7 @@ type laws struct {
 	q       *costmodel.Predictor
 	job     costmodel.Job
 	ranks   []costmodel.Rank
+	kinds   []string // by rank: what it has in common with others in its price
 	layers  *costmodel.Layers
 	packers map[string]*costmodel.Packer // by like
 	// The same where each rank has a network card of its own, which plans are not priced by.
@@ -46,8 +47,9 @@ func FromLaws(q *costmodel.Predictor, j costmodel.Job, lengths []units.Tokens) (
 		return nil, err
 	}
 	l := &laws{q: q, job: j, ranks: j.Cluster.Ranks(), layers: layers, packers: map[string]*costmodel.Packer{}, ownCards: map[string]*costmodel.Packer{}, memory: map[string]costmodel.DeviceMemory{}, rates: map[string]*rates{}}
-	for _, x := range l.ranks {
+	for r, x := range l.ranks {
 		l.memory[x.Device] = q.DeviceMemory(j, x.Device)
+		l.kinds = append(l.kinds, l.like([]int{r}))
 	}
 	return newCosts(lengths, j.Model.Layers, l.ranks, l)
 }
@@ -166,22 +168,29 @@ func (l *laws) open(took, layer, moving units.Seconds) units.Seconds {
 	return min(took, max(0, moving+took-layer))
 }
 
-func (l *laws) send(from, to []int, tokens units.Tokens) (units.Seconds, error) {
+func (l *laws) send(from, to []int, tokens units.Tokens) (slowest units.Seconds, err error) {
 	fewest := units.Tokens(min(len(from), len(to)))
 	bytes := float64((tokens+fewest-1)/fewest) * float64(l.job.Model.Hidden) * float64(l.job.DType.Size())
-	a, b, crowd := l.busiest(from, to)
-	return l.layers.Send(a, b, units.BytesOf(math.Ceil(bytes*crowd)))
+	for _, x := range l.links(from, to) {
+		t, missing := l.layers.Send(x[0], x[1], units.BytesOf(math.Ceil(bytes*l.crowd(x))))
+		slowest, err = max(slowest, t), cmp.Or(err, missing)
+	}
+	return slowest, err
 }
 
-// busiest are the ends of what some ranks send to others, of which the link decides, and how
-// many ranks share a network card there: all of a node are taken to send at the same time.
-func (l *laws) busiest(from, to []int) (a, b int, crowd float64) {
-	at, near := ends(from, to, func(rank int) int { return l.ranks[rank].Node })
-	a, b = from[at[0]], to[at[1]]
-	if near {
-		return a, b, 1
+// links are what some ranks send to others over.
+func (l *laws) links(from, to []int) [][2]int {
+	node := func(rank int) int { return l.ranks[rank].Node }
+	return links(from, to, node, func(rank int) string { return l.kinds[rank] })
+}
+
+// crowd is how many ranks share a network card on either end of what one sends to another: all
+// of a node are taken to send at the same time.
+func (l *laws) crowd(x [2]int) float64 {
+	if l.ranks[x[0]].Node == l.ranks[x[1]].Node {
+		return 1
 	}
-	return a, b, max(l.crowding(a), l.crowding(b))
+	return max(l.crowding(x[0]), l.crowding(x[1]))
 }
 
 // crowding is how many ranks of a rank's node share a network card.
@@ -251,14 +260,30 @@ func (l *laws) tied(first, last []int) (units.Seconds, error) {
 	if !l.job.Model.TiedEmbeddings {
 		return 0, nil
 	}
-	pair, bytes := l.tiedPart(first, last)
-	t, missing := l.layers.ExchangeOf(op.KindAllReduce, pair, bytes)
-	if missing == nil {
+	t, _, err := l.slowestTied(first, last)
+	return t, err
+}
+
+// slowestTied is the one of these that takes longest, and its ranks.
+func (l *laws) slowestTied(first, last []int) (most units.Seconds, of [2]int, err error) {
+	for i, x := range l.links(first, last) {
+		t, missing := l.addedUp(x, l.tiedPart(first, last, x))
+		if i == 0 || t > most {
+			most, of = t, x
+		}
+		err = cmp.Or(err, missing)
+	}
+	return most, of, err
+}
+
+// addedUp is what two ranks take to add up bytes.
+func (l *laws) addedUp(x [2]int, bytes units.Bytes) (t units.Seconds, missing error) {
+	if t, missing = l.layers.ExchangeOf(op.KindAllReduce, x[:], bytes); missing == nil {
 		return t, nil
 	}
 	t = 0
 	for _, half := range allReduceHalves() {
-		more, err := l.layers.ExchangeOf(half, pair, bytes)
+		more, err := l.layers.ExchangeOf(half, x[:], bytes)
 		if err != nil {
 			return 0, missing
 		}
@@ -269,22 +294,25 @@ func (l *laws) tied(first, last []int) (units.Seconds, error) {
 
 func allReduceHalves() []op.Kind { return []op.Kind{op.KindReduceScatter, op.KindAllGather} }
 
-func (l *laws) tiedPart(first, last []int) (pair []int, bytes units.Bytes) {
+func (l *laws) tiedPart(first, last []int, x [2]int) units.Bytes {
 	fewest := int64(min(len(first), len(last)))
 	part := (l.job.Model.TableParams() + fewest - 1) / fewest
-	a, b, crowd := l.busiest(first, last)
-	return []int{a, b}, units.BytesOf(math.Ceil(float64(part) * float64(l.job.DType.Size()) * crowd))
+	return units.BytesOf(math.Ceil(float64(part) * float64(l.job.DType.Size()) * l.crowd(x)))
 }
 
 func (l *laws) briefTied(first, last []int) (*costmodel.Step, error) {
-	pair, bytes := l.tiedPart(first, last)
-	whole, missing := l.layers.BriefExchange(op.KindAllReduce, pair, bytes)
+	_, pair, missing := l.slowestTied(first, last)
+	if missing != nil {
+		return nil, missing
+	}
+	bytes := l.tiedPart(first, last, pair)
+	whole, missing := l.layers.BriefExchange(op.KindAllReduce, pair[:], bytes)
 	if missing == nil {
 		return whole, nil
 	}
 	var halves []*costmodel.Step
 	for _, half := range allReduceHalves() {
-		step, err := l.layers.BriefExchange(half, pair, bytes)
+		step, err := l.layers.BriefExchange(half, pair[:], bytes)
 		if err != nil {
 			return nil, missing
 		}
@@ -369,4 +397,41 @@ func (l *laws) warnings() []string {
 		packers[i] = l.packers[k]
 	}
 	return costmodel.WarningsOf(l.layers, packers)
+}
+
+// inOrder goes by what a layer of half of the longest sequence takes. What nobody measured counts
+// as nothing: it shows where a plan needs it.
+func (l *laws) inOrder(lengths []units.Tokens) (*Costs, []int) {
+	layers, err := costmodel.NewLayers(l.q, l.job)
+	if err != nil {
+		panic(err) // which FromLaws would have had
+	}
+	asks := *l
+	asks.layers = layers // its warnings are of no plan
+	m, half, nodes := l.job.Model, max(1, l.job.SeqLen/2), make([][]int, len(l.job.Cluster.Nodes))
+	paces := map[string]costmodel.DevicePace{}
+	for r, x := range l.ranks {
+		nodes[x.Node] = append(nodes[x.Node], r)
+		if _, known := paces[x.Device]; !known {
+			forward, backward, _ := layers.Linear(x.Device, half)
+			there, back, _ := layers.Attention(x.Device, m.QHeads, m.KVHeads, 0, half, 1)
+			paces[x.Device] = costmodel.DevicePace{Linear: float64(forward + backward), Attention: float64(there + back), Memory: l.memory[x.Device].Capacity}
+		}
+	}
+	j, listed := l.job, []int(nil)
+	j.Cluster, listed = l.job.Cluster.Ordered(paces, func(node int) float64 {
+		if len(nodes[node]) < 2 {
+			return 0
+		}
+		t, _ := asks.send(nodes[node], nodes[node], half)
+		return float64(t)
+	})
+	if listed == nil {
+		return nil, nil
+	}
+	c, err := FromLaws(l.q, j, lengths)
+	if err != nil {
+		panic(fmt.Sprintf("the same devices have no prices in another order: %v", err)) // which FromLaws had
+	}
+	return c, listed
 }

@@ -173,6 +173,8 @@ func (m *made) moving([]int, units.Tokens, bool) (units.Seconds, error) { return
 
 func (m *made) warnings() []string { return nil }
 
+func (m *made) inOrder([]units.Tokens) (*Costs, []int) { return nil, nil }
+
 // costsOf prices lengths for a model of so many layers on nodes of four devices.
 func costsOf(t testing.TB, lengths []units.Tokens, layers, devices int, from source) *Costs {
 	t.Helper()

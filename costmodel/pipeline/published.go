@@ -146,3 +146,5 @@ func (m published) floor(_ string, n int, lengths []units.Tokens) (layer, loss u
 func (published) moving([]int, units.Tokens, bool) (units.Seconds, error) { return 0, nil }
 
 func (published) warnings() []string { return nil }
+
+func (published) inOrder([]units.Tokens) (*Costs, []int) { return nil, nil } // of one type, in equal nodes

@@ -20,7 +20,8 @@ import (
 //
 // Errors: *InfeasibleError where no plan fits; what prices are missing; that of take, as of
 // recommend.Compare; a plan that breaks the rules, or is faster than the bound.
-func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seconds, report func(strategy string)) (*Document, error) {
+func Solve(ctx context.Context, given *Problem, take string, clock func() units.Seconds, report func(strategy string)) (*Document, error) {
+	p, listed := given.inOrder()
 	bound := Bound(p)
 	strategies := Strategies()
 	attempts, plans := make([]recommend.Attempt, len(strategies)), make([]*multitask.Plan, len(strategies))
@@ -37,7 +38,7 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 		if found := Check(p.Costs, plan); len(found) > 0 {
 			return nil, fmt.Errorf("strategy %s made a plan that breaks the rules: %w; this is a bug of evenkeel", s.Name(), found[0])
 		}
-		if attempts[i].Err = p.Fits(plan); attempts[i].Err != nil {
+		if attempts[i].Err = given.Fits(asListed(plan, listed)); attempts[i].Err != nil {
 			continue
 		}
 		account, err := p.Account(plan)
@@ -53,15 +54,18 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 	if err != nil {
 		return nil, err
 	}
-	plan := plans[found.Chosen]
+	plan := asListed(plans[found.Chosen], listed)
+	if wrong := Check(given.Costs, plan); len(wrong) > 0 {
+		return nil, fmt.Errorf("strategy %s's plan breaks the rules on the devices as listed: %w; this is a bug of evenkeel", attempts[found.Chosen].Strategy, wrong[0])
+	}
 	d := &Document{
 		Name: p.Tasks.Name, Modules: p.Tasks.Modules, Strategy: attempts[found.Chosen].Strategy, Taken: found.Taken, Plan: *plan,
 		Bound: min(bound, plan.Time), Gap: recommend.Gap(plan.Time, bound), Compared: found.Candidates, Notes: notModelled(p),
 	}
-	for _, pool := range p.Pools {
+	for _, pool := range given.Pools {
 		d.Devices = append(d.Devices, PoolEntry(pool))
 	}
-	d.Memory = p.Memory(plan)
+	d.Memory = given.Memory(plan)
 	if why := ended.Why(ctx); why != nil {
 		d.Notes = append(d.Notes, fmt.Sprintf("%s was stopped before it was done, and its plan is the best until then: %v", Evenkeel{}.Name(), why))
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"sort"
@@ -198,8 +199,9 @@ type lead struct {
 func (p *Problem) begin(ctx context.Context, u turn) []*draft {
 	x := newDispatcher(p)
 	even := p.unequalShapes(false)
-	first := slices.Clone(fastest(p.priceAll(ctx, x, p.leads(ctx, even)), mostTried))
+	first := slices.Clone(fastest(p.turned(ctx, x, p.priceAll(ctx, x, p.leads(ctx, even))), mostTried))
 	more := p.others(ctx, x, first, even)
+	more = slices.Clone(fastest(p.turned(ctx, x, more), len(more)))
 	try := func(leads []lead) {
 		for i := range leads {
 			if l := &leads[i]; l.time < float64(forever) {
@@ -263,6 +265,27 @@ func (p *Problem) priceAll(ctx context.Context, x *dispatcher, leads []lead) []l
 		}
 	}
 	return fastest(leads, mostPriced)
+}
+
+// turned adds to the fastest leads those with their types in other orders. Which is best of three
+// types or more is no promise's to tell, and two orders are all that there are among leads.
+func (p *Problem) turned(ctx context.Context, x *dispatcher, leads []lead) []lead {
+	key := func(l *lead) string { return fmt.Sprint(keyOf(l.stages), len(slices.Concat(l.sequences...))) }
+	seen := map[string]bool{}
+	for i := range leads {
+		seen[key(&leads[i])] = true
+	}
+	for _, l := range slices.Clone(leads[:min(len(leads), mostTried)]) {
+		for _, stages := range p.rounds(l.stages) {
+			other := lead{stages: stages, sequences: l.sequences, time: math.Inf(1)}
+			if k := key(&other); !seen[k] && l.of != nil && ctx.Err() == nil {
+				seen[k] = true
+				p.price(x, &other)
+				leads = append(leads, other)
+			}
+		}
+	}
+	return leads
 }
 
 // price makes a lead's draft, and simulates it.

@@ -104,16 +104,36 @@ func (p *Problem) quickest(stages []pipeline.Stage, most int) []pipeline.Stage {
 
 // reversed has the types in the other direction, the stages of each as they were.
 func (p *Problem) reversed(stages []pipeline.Stage) []pipeline.Stage {
-	var out []pipeline.Stage
-	for to := len(stages); to > 0; {
-		from := to - 1
-		for from > 0 && p.Device(stages[from-1].Ranks[0]) == p.Device(stages[from].Ranks[0]) {
-			from--
+	blocks := p.blocks(stages)
+	slices.Reverse(blocks)
+	return slices.Concat(blocks...)
+}
+
+// blocks are stages of one type behind one another.
+func (p *Problem) blocks(stages []pipeline.Stage) (all [][]pipeline.Stage) {
+	device := func(s int) string { return p.Device(stages[s].Ranks[0]) }
+	from := 0
+	for s := range stages {
+		if s+1 == len(stages) || device(s) != device(s+1) {
+			all, from = append(all, stages[from:s+1]), s+1
 		}
-		out = append(out, stages[from:to]...)
-		to = from
 	}
-	return out
+	return all
+}
+
+// rounds are stages of three types or more with another one first and the others behind it in
+// turn, in either direction: of three types all orders.
+func (p *Problem) rounds(stages []pipeline.Stage) (all [][]pipeline.Stage) {
+	if p.Fixed != nil {
+		return nil
+	}
+	for _, way := range [][]pipeline.Stage{stages, p.reversed(stages)} {
+		blocks := p.blocks(way)
+		for i := 0; i < len(blocks) && len(blocks) > 2; i++ {
+			all = append(all, slices.Concat(append(slices.Clone(blocks[i:]), blocks[:i]...)...))
+		}
+	}
+	return all
 }
 
 // layered gives stages layers so that the busiest is as little so as can be: one after the

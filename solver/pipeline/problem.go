@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
@@ -98,7 +99,7 @@ func (p *Problem) cut(ranks []int, n, fewer int) ([]pipeline.Stage, error) {
 	}
 	stages := make([]pipeline.Stage, n)
 	for s := range stages {
-		stages[s] = pipeline.Stage{Ranks: ranks[s*width : (s+1)*width], Layers: (s+1)*p.Layers/n - s*p.Layers/n}
+		stages[s] = pipeline.Stage{Ranks: slices.Sorted(slices.Values(ranks[s*width : (s+1)*width])), Layers: (s+1)*p.Layers/n - s*p.Layers/n}
 		if s < n-1 { // the others share what the last one is spared
 			stages[s].Layers += (s+1)*fewer/(n-1) - s*fewer/(n-1)
 		} else {
@@ -126,6 +127,7 @@ func (p *Problem) shapes() ([][]pipeline.Stage, error) {
 	}
 	var all [][]pipeline.Stage
 	var why error
+	seen := map[string]bool{}
 	for _, ranks := range p.sets() {
 		for n := 1; n <= min(mostStages, len(ranks)); n++ {
 			if p.Stages > 0 && n != p.Stages || p.Stages == 0 && len(ranks)%n != 0 {
@@ -135,7 +137,9 @@ func (p *Problem) shapes() ([][]pipeline.Stage, error) {
 				stages, err := p.cut(ranks, n, fewer)
 				switch {
 				case err == nil && (fewer == 0 || n > 1):
-					all = append(all, stages)
+					if key := fmt.Sprint(fewer, keyOf(stages)); !seen[key] {
+						seen[key], all = true, append(all, stages)
+					}
 				case why == nil && fewer == 0:
 					why = err
 				}
@@ -152,7 +156,7 @@ func (p *Problem) shapes() ([][]pipeline.Stage, error) {
 }
 
 // sets are the ranks that equal stages are made of: all, and those of every set of device
-// types or, where these are many, of every type.
+// types or, where these are many, of every type; each in several orders.
 func (p *Problem) sets() [][]int {
 	types := map[string]int{}
 	for r := range p.Devices() {
@@ -160,7 +164,7 @@ func (p *Problem) sets() [][]int {
 			types[p.Device(r)] = len(types)
 		}
 	}
-	sets := [][]int{p.all()}
+	sets := p.orders(p.all())
 	add := func(in func(kind int) bool) {
 		var ranks []int
 		for r := range p.Devices() {
@@ -168,7 +172,7 @@ func (p *Problem) sets() [][]int {
 				ranks = append(ranks, r)
 			}
 		}
-		sets = append(sets, ranks)
+		sets = append(sets, p.orders(ranks)...)
 	}
 	switch {
 	case len(types) == 1:
@@ -182,4 +186,38 @@ func (p *Problem) sets() [][]int {
 		}
 	}
 	return sets
+}
+
+// orders are ranks as they are, and with those of another type first and the others behind it in
+// turn, in either direction: of three types all orders. First stages hold most activations and
+// the last one has the loss, so that which type is best first no rule tells. Nodes stay whole,
+// with the type of their first rank.
+func (p *Problem) orders(ranks []int) (all [][]int) {
+	type block struct {
+		device string
+		ranks  []int
+	}
+	var blocks []block
+	for _, node := range p.Nodes() {
+		own := slices.DeleteFunc(slices.Clone(node), func(r int) bool { return !slices.Contains(ranks, r) })
+		if last := len(blocks) - 1; last < 0 || blocks[last].device != p.Device(node[0]) {
+			blocks = append(blocks, block{device: p.Device(node[0])})
+		}
+		last := len(blocks) - 1
+		blocks[last].ranks = append(blocks[last].ranks, own...)
+	}
+	blocks = slices.DeleteFunc(blocks, func(b block) bool { return len(b.ranks) == 0 })
+	for range 2 {
+		for i := range blocks {
+			var order []int
+			for k := range blocks {
+				order = append(order, blocks[(i+k)%len(blocks)].ranks...)
+			}
+			if !slices.ContainsFunc(all, func(x []int) bool { return slices.Equal(x, order) }) {
+				all = append(all, order)
+			}
+		}
+		slices.Reverse(blocks)
+	}
+	return all
 }

@@ -21,7 +21,8 @@ import (
 //
 // Errors: *InfeasibleError where no plan fits; what prices are missing; that of take, as of
 // recommend.Compare; a plan that breaks the rules, or is faster than the bound.
-func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seconds, report func(strategy string)) (*Document, error) {
+func Solve(ctx context.Context, given *Problem, take string, clock func() units.Seconds, report func(strategy string)) (*Document, error) {
+	p, listed := given.inOrder()
 	bound := Bound(p)
 	strategies := Strategies()
 	attempts, plans := make([]recommend.Attempt, len(strategies)), make([]*pipeline.Plan, len(strategies))
@@ -71,10 +72,13 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 	if err != nil {
 		return nil, err
 	}
-	plan := plans[found.Chosen]
+	plan := asListed(plans[found.Chosen], listed)
+	if wrong := Check(given.Costs, plan); len(wrong) > 0 {
+		return nil, fmt.Errorf("strategy %s's plan breaks the rules on the devices as listed: %w; this is a bug of evenkeel", attempts[found.Chosen].Strategy, wrong[0])
+	}
 	d := &Document{
 		Lengths: p.Lengths, Layers: p.Layers, Strategy: attempts[found.Chosen].Strategy, Taken: found.Taken, Plan: *plan,
-		Bound: min(bound, plan.Time), Gap: recommend.Gap(plan.Time, bound), Memory: p.Memory(plan), Compared: found.Candidates, Notes: append(p.unstaged(ctx, plan), notModelled(p)...),
+		Bound: min(bound, plan.Time), Gap: recommend.Gap(plan.Time, bound), Memory: given.Memory(plan), Compared: found.Candidates, Notes: append(p.unstaged(ctx, plan), notModelled(p)...),
 	}
 	if why := ended.Why(ctx); why != nil {
 		d.Notes = append(d.Notes, fmt.Sprintf("planning was stopped before it was done, and the plans are the best until then: %v", why))
