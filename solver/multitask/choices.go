@@ -38,7 +38,7 @@ const (
 // out.
 func (p *Problem) choicesOf(module int, y []float64) []choice {
 	var all []choice
-	f, uses := newFree(p.Costs), make([]int, len(p.Pools))
+	f, uses := newFree(p), make([]int, len(p.Pools))
 	try := func() {
 		if c, ok := p.choice(f, module, slices.Clone(uses), y); ok {
 			all = append(all, c)

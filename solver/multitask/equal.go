@@ -15,18 +15,18 @@ type width struct {
 	time units.Seconds
 }
 
-// equalWidths lists the numbers of devices up to most that divide a module's batch, as far
-// as a layer takes less on them than on fewer. It is how those see a cluster who take all
-// its devices for equal ones: each takes as long as the slowest would.
-func equalWidths(c *multitask.Costs, module, most int) []width {
+// equalWidths lists the numbers of devices that divide a module's batch, as far as a layer takes
+// less on them than on fewer. It is how those see a cluster who take all its devices for equal
+// ones: each takes as long as the slowest would.
+func (p *Problem) equalWidths(module int) []width {
 	var all []width
-	order := compact(c)
-	for n := 1; n <= min(most, len(order)); n++ {
-		batch := c.Tasks.Modules[module].Batch
+	order := p.compact()
+	for n := 1; n <= len(order); n++ {
+		batch := p.Tasks.Modules[module].Batch
 		if batch%n != 0 {
 			continue
 		}
-		if t := slowest(c, module, order[:n], batch/n); len(all) == 0 || t < all[len(all)-1].time {
+		if t := slowest(p.Costs, module, order[:n], batch/n); len(all) == 0 || t < all[len(all)-1].time {
 			all = append(all, width{n, t})
 		}
 	}
@@ -51,12 +51,10 @@ func slowest(c *multitask.Costs, module int, ranks []int, samples int) units.Sec
 }
 
 // compact lists all ranks node by node, devices of one type together.
-func compact(c *multitask.Costs) []int {
+func (p *Problem) compact() []int {
 	var all []int
-	for _, p := range c.Pools {
-		for _, node := range p.Ranks {
-			all = append(all, node...)
-		}
+	for _, t := range p.inTurn() {
+		all = append(all, slices.Concat(t.nodes...)...)
 	}
 	return all
 }

@@ -54,7 +54,7 @@ type longest struct{ Spindle }
 
 // Solve implements Strategy.
 func (longest) Solve(_ context.Context, p *Problem) (*multitask.Plan, error) {
-	return waves(p, longestFirst)
+	return p.fastestWay(func(p *Problem) (*multitask.Plan, error) { return p.waves(longestFirst) })
 }
 
 // bestOf is the best plan of several strategies; those without a plan are passed over, and

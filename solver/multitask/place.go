@@ -8,23 +8,25 @@ import (
 
 // free are the devices that nothing runs on.
 type free struct {
-	c     *multitask.Costs
-	home  []place // by rank
-	busy  []bool  // by rank
-	nodes [][]int // by pool and node of the pool: how many are free
-	count []int   // by pool
+	turns []turn    // in which devices are taken
+	ranks [][][]int // by pool and node of the pool, in the order of turns
+	home  []place   // by rank
+	busy  []bool    // by rank
+	nodes [][]int   // by pool and node of the pool: how many are free
+	count []int     // by pool
 }
 
 // place is a pool and a node of it.
 type place struct{ pool, node int }
 
-func newFree(c *multitask.Costs) *free {
-	f := &free{c: c, home: make([]place, c.Devices()), busy: make([]bool, c.Devices()), nodes: make([][]int, len(c.Pools)), count: make([]int, len(c.Pools))}
-	for p, pool := range c.Pools {
-		f.nodes[p] = make([]int, len(pool.Ranks))
-		for n, node := range pool.Ranks {
+func newFree(p *Problem) *free {
+	pools, devices := len(p.Pools), p.Devices()
+	f := &free{turns: p.inTurn(), ranks: make([][][]int, pools), home: make([]place, devices), busy: make([]bool, devices), nodes: make([][]int, pools), count: make([]int, pools)}
+	for _, t := range f.turns {
+		f.ranks[t.pool], f.nodes[t.pool] = t.nodes, make([]int, len(t.nodes))
+		for n, node := range t.nodes {
 			for _, r := range node {
-				f.home[r] = place{p, n}
+				f.home[r] = place{t.pool, n}
 			}
 		}
 	}
@@ -35,9 +37,9 @@ func newFree(c *multitask.Costs) *free {
 // reset makes all devices free.
 func (f *free) reset() {
 	clear(f.busy)
-	for p, pool := range f.c.Pools {
+	for p, nodes := range f.ranks {
 		f.count[p] = 0
-		for n, node := range pool.Ranks {
+		for n, node := range nodes {
 			f.nodes[p][n] = len(node)
 			f.count[p] += len(node)
 		}
@@ -88,7 +90,7 @@ func (f *free) take(to, uses, wanted []int) []int {
 	for p, n := range uses {
 		for n > 0 {
 			node := pick(f.nodes[p], n)
-			for _, r := range f.c.Pools[p].Ranks[node] {
+			for _, r := range f.ranks[p][node] {
 				if n > 0 && !f.busy[r] {
 					f.occupy(r)
 					to = append(to, r)
@@ -131,21 +133,22 @@ func pick(nodes []int, n int) int {
 	return best
 }
 
-// any is so many devices of whichever types are free, those of one type if it has enough.
+// any is so many devices of whichever types are free, those of one type if it has enough, and
+// otherwise of those whose turn is first.
 func (f *free) any(n int) []int {
 	uses, best := make([]int, len(f.count)), -1
-	for p, count := range f.count {
-		if count >= n && (best < 0 || count < f.count[best]) {
-			best = p
+	for _, t := range f.turns {
+		if count := f.count[t.pool]; count >= n && (best < 0 || count < f.count[best]) {
+			best = t.pool
 		}
 	}
 	if best >= 0 {
 		uses[best] = n
 		return uses
 	}
-	for p, count := range f.count {
-		uses[p] = min(n, count)
-		n -= uses[p]
+	for _, t := range f.turns {
+		uses[t.pool] = min(n, f.count[t.pool])
+		n -= uses[t.pool]
 	}
 	return uses
 }

@@ -24,13 +24,16 @@ type Problem struct {
 	prices []float64
 	least  float64
 	sorted *canonical
+
+	turns   []turn     // in which devices are taken by those who take all for equal, once asked for
+	inTurns []*Problem // ways, once asked for
 }
 
 // equal are the widths of every module on all devices.
 func (p *Problem) equal() [][]width {
 	if p.widths == nil {
 		for m := range p.Tasks.Modules {
-			p.widths = append(p.widths, equalWidths(p.Costs, m, p.Devices()))
+			p.widths = append(p.widths, p.equalWidths(m))
 		}
 	}
 	return p.widths

@@ -58,7 +58,7 @@ const (
 func newScheduler(p *Problem, choices [][]choice) *scheduler {
 	n := len(p.Tasks.Modules)
 	s := &scheduler{
-		p: p, choices: choices, free: newFree(p.Costs), needs: make([]int, n), after: make([][]int, n), next: make([]int, n),
+		p: p, choices: choices, free: newFree(p), needs: make([]int, n), after: make([][]int, n), next: make([]int, n),
 		last: make([]int, n), ends: make([]units.Seconds, n), held: make([]float64, p.Devices()), state: make([]moduleState, n),
 	}
 	for m, needs := range p.Needs {

@@ -29,7 +29,7 @@ func (Spindle) Claims() Claims {
 
 // Solve implements Strategy.
 func (Spindle) Solve(_ context.Context, p *Problem) (*multitask.Plan, error) {
-	return waves(p, widestFirst)
+	return p.fastestWay(func(p *Problem) (*multitask.Plan, error) { return p.waves(widestFirst) })
 }
 
 // part is so many layers of a module on so many devices (a tuple of Spindle).
@@ -51,8 +51,8 @@ func longestFirst(w *packer, a, b part) int {
 }
 
 // waves plans all levels, one after the other.
-func waves(p *Problem, first before) (*multitask.Plan, error) {
-	w := &packer{c: p.Costs, first: first, free: newFree(p.Costs), was: make([][]int, len(p.Tasks.Modules)), widths: p.equal()}
+func (p *Problem) waves(first before) (*multitask.Plan, error) {
+	w := &packer{c: p.Costs, first: first, free: newFree(p), was: make([][]int, len(p.Tasks.Modules)), widths: p.equal()}
 	plan := &multitask.Plan{Waves: true}
 	for _, level := range levels(p.Costs) {
 		w.parts = w.parts[:0]

@@ -23,7 +23,11 @@ func (Sequential) Claims() Claims {
 
 // Solve implements Strategy.
 func (Sequential) Solve(_ context.Context, p *Problem) (*multitask.Plan, error) {
-	plan, f := &multitask.Plan{}, newFree(p.Costs)
+	return p.fastestWay((*Problem).sequential)
+}
+
+func (p *Problem) sequential() (*multitask.Plan, error) {
+	plan, f := &multitask.Plan{}, newFree(p)
 	for _, m := range p.Tasks.Order() {
 		f.reset()
 		plan.Runs = append(plan.Runs, p.whole(f, m, fastest(p.equal()[m]).n))
@@ -51,7 +55,11 @@ func (TowersSideBySide) Claims() Claims {
 
 // Solve implements Strategy.
 func (TowersSideBySide) Solve(_ context.Context, p *Problem) (*multitask.Plan, error) {
-	plan, f := &multitask.Plan{Waves: true}, newFree(p.Costs)
+	return p.fastestWay((*Problem).towersSideBySide)
+}
+
+func (p *Problem) towersSideBySide() (*multitask.Plan, error) {
+	plan, f := &multitask.Plan{Waves: true}, newFree(p)
 	wave := 0
 	for _, group := range p.byLevelAndTask() {
 		for len(group) > 0 {
@@ -143,6 +151,10 @@ func (TasksSideBySide) Claims() Claims {
 
 // Solve implements Strategy.
 func (TasksSideBySide) Solve(_ context.Context, p *Problem) (*multitask.Plan, error) {
+	return p.fastestWay((*Problem).tasksSideBySide)
+}
+
+func (p *Problem) tasksSideBySide() (*multitask.Plan, error) {
 	tasks := p.tasks()
 	if len(tasks) > p.Devices() {
 		return nil, &IllegalError{Why: fmt.Sprintf("%d tasks have no devices of their own among %d", len(tasks), p.Devices())}
@@ -153,7 +165,7 @@ func (TasksSideBySide) Solve(_ context.Context, p *Problem) (*multitask.Plan, er
 		of[t] = append(of[t], m)
 	}
 	n := p.marginal(of)
-	ranks, f := make([][]int, len(tasks)), newFree(p.Costs)
+	ranks, f := make([][]int, len(tasks)), newFree(p)
 	for t := range tasks {
 		ranks[t] = f.take(nil, f.any(n[t]), nil)
 	}
