@@ -16,7 +16,7 @@ import (
 // time by its own cost model (formula), which is fitted to ours; sequences of neighbouring
 // numbers of chunks in flights of their own; and what is computed again by a programme for
 // each flight. The number of slices of the longest sequence, and that of stages, are tried
-// one after the other, and judged by our simulator.
+// one after the other, those first that the formula promises most of, and judged by our simulator.
 //
 // While these are tried, programmes are relaxed and rounded, which is within some per cent of
 // their solutions; those of the best are then solved, with a gap of 2 %, as published. It has
@@ -41,17 +41,11 @@ func (InfiniPipe) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error)
 	var best chosen
 	var last []pipeline.Stage // what the best plan is made of
 	var with [][]pipeline.Chunk
-	for _, stages := range shapes {
-		f := p.fitted(stages[0].Ranks)
-		for _, by := range cuttings() {
-			if ctx.Err() != nil {
-				break
-			}
-			sequences, before := together(p.balanced(f, by)), best.plan
-			plan, err := p.infinipipe(ctx, stages, f, sequences, best.time())
-			if best.take(p, plan, err); best.plan != before {
-				last, with = stages, sequences
-			}
+	for t := range p.trials(ctx, shapes, p.balancedWays(), &best) {
+		before := best.plan
+		plan, err := p.infinipipe(ctx, t.stages, p.fitted(t.stages[0].Ranks), t.with.sequences, best.time())
+		if best.take(p, plan, err); best.plan != before {
+			last, with = t.stages, t.with.sequences
 		}
 	}
 	if best.plan != nil && slices.ContainsFunc(best.plan.Recompute, func(again []int) bool { return slices.Max(again) > 0 }) {
@@ -59,6 +53,21 @@ func (InfiniPipe) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error)
 		best.take(p, plan, err)
 	}
 	return best.result(ctx)
+}
+
+// balancedWays are, for stages, the ways to cut and pack a batch that are tried: by the formula of
+// the first of them.
+func (p *Problem) balancedWays() func(stages []pipeline.Stage) []*chunking {
+	known := map[int][]*chunking{} // by what the ranks of the first are like
+	return func(stages []pipeline.Stage) []*chunking {
+		like := p.Like(stages[0].Ranks)
+		if known[like] == nil {
+			for _, by := range cuttings() {
+				known[like] = append(known[like], p.chunkingOf(together(p.balanced(p.fitted(stages[0].Ranks), by))))
+			}
+		}
+		return known[like]
+	}
 }
 
 // infinipipe is the plan of chunks on stages; nil if it cannot take less than most.

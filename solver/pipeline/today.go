@@ -119,20 +119,24 @@ func (p *Problem) deep() ([][]pipeline.Stage, error) {
 // several that are tried.
 func (p *Problem) even(ctx context.Context, shapes [][]pipeline.Stage, chunked func(tokens units.Tokens) [][]pipeline.Chunk) (*pipeline.Plan, error) {
 	var best chosen
-	for _, stages := range shapes {
-		for _, n := range p.chunkSizes() {
-			if ctx.Err() != nil {
-				break
-			}
-			plan := planOf(stages, []*flight{newFlight(chunked(n))}, nil)
-			err := p.Run(plan)
-			if err == nil && plan.Time < best.time() {
-				err = p.alike(plan)
-			}
-			best.take(p, plan, err)
+	for t := range p.trials(ctx, shapes, p.fixedSizes(chunked), &best) {
+		plan := planOf(t.stages, []*flight{newFlight(t.with.sequences)}, nil)
+		err := p.Run(plan)
+		if err == nil && plan.Time < best.time() {
+			err = p.alike(plan)
 		}
+		best.take(p, plan, err)
 	}
 	return best.result(ctx)
+}
+
+// fixedSizes are chunks of several numbers of tokens, the same for all stages.
+func (p *Problem) fixedSizes(chunked func(tokens units.Tokens) [][]pipeline.Chunk) func([]pipeline.Stage) []*chunking {
+	var all []*chunking
+	for _, n := range p.chunkSizes() {
+		all = append(all, p.chunkingOf(chunked(n)))
+	}
+	return func([]pipeline.Stage) []*chunking { return all }
 }
 
 // chunkSizes are the numbers of tokens in a chunk that are tried.
