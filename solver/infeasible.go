@@ -214,7 +214,7 @@ func (d *room) tooFew(l *ledger, most float64) string {
 		return fmt.Sprintf("%v of weights, gradients and optimizer states already exceed the usable %v (%v x %v) of %s",
 			a.states, a.usable, costmodel.Usable, d.memory[tight].Capacity, d.place(tight))
 	}
-	together := fmt.Sprintf("all ranks together hold at most %d of %d tokens", int64(most), int64(d.job.SeqLen))
+	together := fmt.Sprintf("no layout over all ranks holds more than %d of %d tokens", int64(most), int64(d.job.SeqLen))
 	if !a.atWork {
 		return fmt.Sprintf("%s; on %s the states alone, %v, exceed the usable %v", together, d.place(tight), a.states, a.usable)
 	}

@@ -101,7 +101,7 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 		want []string
 	}{
 		{with(40 * units.MiB), "", []string{"no plan fits: ", "of weights, gradients and optimizer states already exceed the usable", "of rank 0 (fast on n0)", "way out: more devices, up to ", " times as many, or a smaller model; not enough: --recompute full --loss-chunk 256"}},
-		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of 11856 or less", "either with --recompute full"}},
+		{with(300 * units.MiB), "", []string{"no plan fits: ", "no layout over all ranks holds more than ", " of 65536 tokens", "activations", "a --seq-len of 11856 or less", "either with --recompute full"}},
 		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: more devices, up to 2 times as many, or a --seq-len of 57196 or less (perhaps more, none above 59549), either with --recompute full --loss-chunk 256"}},
 		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of 7322 or less", "either with --zero zero3 --recompute full --loss-chunk 256"}},
 		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", " times as many, with --zero zero3 --recompute full --loss-chunk 256, or a smaller model"}},

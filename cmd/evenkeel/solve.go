@@ -157,7 +157,7 @@ their interval. What was borrowed is listed.`,
 	f.BoolVar(&o.weave, "weave", false, "with --two-batch-overlap and no --q-heads: the rings of two micro-batches take turns, step by step")
 	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel, and evenkeel-sure where its gain is in doubt)")
 	f.DurationVar(&o.deadline, "deadline", 0, "time to search for, of --lengths with what pricing takes; the best so far is taken then, as on Ctrl-C, or the first plan that fits if there is none yet (default: until done)")
-	f.Float64Var(&o.effort, "effort", 1, "search so many times as long for a faster plan, 1 to 100; of --tasks in whole numbers")
+	f.Float64Var(&o.effort, "effort", 1, "search up to so many times as long for a faster plan, 1 to 100; of --tasks in whole numbers")
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
 	f.StringVar(&o.timeline, "timeline", "", "timeline to write, for Perfetto or chrome://tracing")
 	f.BoolVar(&o.explain, "explain", false, "show the account of the step as a tree")

@@ -41,7 +41,7 @@ func (x *Evenkeel) Solve(ctx context.Context, p *strategy.Problem, report func(s
 	}
 	s.look(1)
 	if p.Effort > 1 {
-		s.work = 0
+		s.work, s.limited = 0, false
 		s.look(p.Effort)
 	}
 	s.hide()

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -324,5 +325,19 @@ func TestEffortOnlyGains(t *testing.T) {
 	}
 	if faster == 0 {
 		t.Error("more effort gained nothing anywhere")
+	}
+}
+
+// A search that used its budget up says how to go on; one that had more than it wanted does not, though
+// the usual look before it had less.
+func TestALimitIsThatOfTheLastLook(t *testing.T) {
+	const limit = "the limit of the search"
+	p := world.GPUs(t, "1x2 h100_sxm + 1x2 a100_sxm", 1<<16)
+	if why := world.Solve(t, p, &Evenkeel{}, baseline.Strategies()).Why; !strings.Contains(why, limit+"; --effort 4 goes on") {
+		t.Errorf("with the usual budget: %s", why)
+	}
+	p.Effort = strategy.MostEffort
+	if why := world.Solve(t, p, &Evenkeel{}, baseline.Strategies()).Why; strings.Contains(why, limit) {
+		t.Errorf("with %v times as much: %s", strategy.MostEffort, why)
 	}
 }

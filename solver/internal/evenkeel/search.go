@@ -20,7 +20,7 @@ type search struct {
 	// work counts what simulations cost, up to budget. It is a count and not a
 	// time, so that results repeat.
 	work, budget float64
-	limited      bool                  // some of the budgets were used up
+	limited      bool                  // some of the last look's budgets were used up
 	shapes       map[units.Tokens]bool // lengths of groups' shards that are priced
 	leastGain    float64
 	starts       []point  // seeds
