@@ -137,7 +137,8 @@ func taskPage(t testing.TB, rows map[string]taskRow) []byte {
 	b.WriteString("\n## The same on unequal GPUs\n\n" +
 		"Sixty clusters drawn of two or three of H100, A100, H200, B200 and RTX PRO 6000, one to three nodes of\n" +
 		"four or eight of each. All but evenkeel take devices for equal: they plan as if each were the slowest,\n" +
-		"with equal shares. The bound lets devices of several types be divided at will and exchange nothing.\n\n| tasks" + header)
+		"with equal shares, and take the devices of any type first, whichever is fastest. The bound lets\n" +
+		"devices of several types be divided at will and exchange nothing.\n\n| tasks" + header)
 	byTasks := slices.SortedStableFunc(slices.Values(problems), func(a, b taskProblem) int { return a.of - b.of })
 	for _, c := range cellsOf(byTasks, rows, family("mixed", func(q taskProblem) string { return fmt.Sprintf("%d tasks", q.of) })) {
 		line(c, false)
