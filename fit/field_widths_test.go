@@ -237,7 +237,7 @@ func TestIntervalsAreWiderAtUnmeasuredSides(t *testing.T) {
 			t.Errorf("%s: inside: %.2f at measured places, %.2f at others, %.2f of these without widths of their own", c.axis, known, other, without)
 		}
 	}
-	many := inventedGEMM(dev, 200, 48)
+	many := inventedGEMM(dev, 300, 48)
 	for i, p := range many {
 		g := p.Shape.(op.GEMM)
 		p.Seconds *= math.Exp(0.06 * rand.New(rand.NewPCG(uint64(g.M), 49)).NormFloat64())
