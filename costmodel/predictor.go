@@ -230,7 +230,7 @@ func (q *Predictor) findOver(link string, kind op.Kind, members []op.Member) (la
 	types, stacks := q.types[wireOf{link, kind}], q.stacks(link, kind, members)
 	for _, way := range ways {
 		for _, v := range types {
-			for _, m := range stacks {
+			for _, m := range q.having(stacks, wireLaw{wireOf{link, kind}, v}) {
 				l := way.find(link, kind, v, m)
 				if l == nil {
 					continue
@@ -328,9 +328,10 @@ func (q *Predictor) same(link string, kind op.Kind, v op.Variant, members []op.M
 // nearest is the law of the measured group over a link class that is nearest in size.
 // Groups of the members' own device types are preferred, then groups with further device
 // types: such a group is as slow as its slowest device, while one that lacks some of the
-// members' types may be faster.
+// members' types may be faster. Of groups that are alike but for the software that of the first
+// stack counts (see stacks).
 func (q *Predictor) nearest(link string, kind op.Kind, v op.Variant, members []op.Member) (law *Law) {
-	want, best := ranksOf(members), -1
+	want, best, of := ranksOf(members), -1, op.GroupType{}
 	for _, w := range q.wired[wireLaw{wireOf{link, kind}, v}] {
 		ranks := w.group.Ranks()
 		distance := 2 * abs(ranks-want)
@@ -343,8 +344,8 @@ func (q *Predictor) nearest(link string, kind op.Kind, v op.Variant, members []o
 		if ranks < want {
 			distance++
 		}
-		if best < 0 || distance < best {
-			best, law = distance, w.law
+		if best < 0 || distance < best || distance == best && sameModels(w.group.Members, of.Members) && compareStacks(w.group.Members, of.Members) < 0 {
+			best, law, of = distance, w.law, w.group
 		}
 	}
 	return law

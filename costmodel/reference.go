@@ -107,30 +107,6 @@ func (c Cluster) Named(p *Profile) (Cluster, error) {
 	return out, out.Validate()
 }
 
-// stacks lists a group's members under the names that groups over a link class
-// may have for them: their own; or where no group with a law of the collective
-// knows one of those, each software stack that the collective was measured under
-// on the same GPU models, in the order of the profile's groups.
-func (q *Predictor) stacks(link string, kind op.Kind, members []op.Member) [][]op.Member {
-	var all [][]op.Member
-	for _, g := range q.groups {
-		if g.Link != link || !q.answers(g, kind) {
-			continue
-		}
-		for _, m := range members {
-			// A group with further types says nothing of how these are named by themselves.
-			if typesWithin(g.Members, members) && slices.ContainsFunc(g.Members, func(o op.Member) bool { return o.Device == m.Device }) {
-				return [][]op.Member{members}
-			}
-		}
-		as := renamed(members, g.Members)
-		if as != nil && !slices.ContainsFunc(all, func(o []op.Member) bool { return slices.Equal(o, as) }) {
-			all = append(all, as)
-		}
-	}
-	return append(all, members)
-}
-
 // answers says whether a group has a law of a collective, for whatever elements.
 func (q *Predictor) answers(g op.GroupType, kind op.Kind) bool {
 	return slices.ContainsFunc(q.types[wireOf{g.Link, kind}], func(v op.Variant) bool {

@@ -71,7 +71,7 @@ func TestOverGoesByTheModel(t *testing.T) {
 		{op.Member{Device: "big/engine-1", Count: 4}, "4 big/net-1 over wire", 1},
 		{op.Member{Device: "big/engine-1", Count: 2}, "2 big/net-2 over wire", 1},
 		{op.Member{Device: "big/net-2", Count: 2}, "2 big/net-2 over wire", 1},
-		{op.Member{Device: "big/engine-1", Count: 16}, "4 big/net-1 over wire", transferFactor},
+		{op.Member{Device: "big/engine-1", Count: 16}, "2 big/net-2 over wire", transferFactor},
 		{op.Member{Device: "small/engine-1", Count: 2}, "4 small/net-1 over wire", transferFactor},
 		{op.Member{Device: "other", Count: 4}, "4 small/net-1 over wire", transferFactor},
 	} {

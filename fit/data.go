@@ -66,6 +66,7 @@ type Data struct {
 	tooFast string // the first point that TooFast counts, in words
 	sheets  map[string]op.Sheet
 
+	only    only
 	foreign bool // of the recording being read: see profile.Header.Imported
 	origins origins
 	byKey   map[string]int
@@ -93,17 +94,24 @@ func NewData() *Data {
 // another definition, and a mix of simulated and measured recordings.
 func (d *Data) Add(name string, r io.Reader) error {
 	take := func(by func(*profile.Point)) func(*profile.Point) error {
-		return func(p *profile.Point) error { by(p); return nil }
+		return func(p *profile.Point) error {
+			if !d.only.without[p.On] {
+				by(p)
+			}
+			return nil
+		}
 	}
 	d.reading = name
 	tally, err := d.copies.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error {
 			d.origins.note(name, h)
-			return d.header(h)
+			return d.header(d.only.of(h))
 		},
 		Schedule: func(s *profile.Schedule) error {
 			for _, p := range s.Points {
-				d.waiting = with(d.waiting, p)
+				if !d.only.without[p.On] {
+					d.waiting = with(d.waiting, p)
+				}
 			}
 			return nil
 		},

@@ -41,15 +41,22 @@ func loadTraining(path string) (*fit.Training, error) {
 }
 
 // loadData reads recordings into one data set.
-func loadData(paths []string) (*fit.Data, error) {
+func loadData(paths []string) (*fit.Data, error) { return loadOnly(paths, nil) }
+
+// loadOnly is loadData of what was measured under some software; nil: any.
+func loadOnly(paths, stacks []string) (*fit.Data, error) {
 	if err := notTwice(paths); err != nil {
 		return nil, err
 	}
 	d := fit.NewData()
+	d.Only(stacks)
 	for _, path := range paths {
 		if err := addRecording(d, path); err != nil {
 			return nil, err
 		}
+	}
+	if err := d.Met(); err != nil {
+		return nil, usagef("--stack %w", err)
 	}
 	return d, nil
 }

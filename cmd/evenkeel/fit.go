@@ -16,6 +16,7 @@ import (
 func (a *app) fit() *cobra.Command {
 	o := fit.Defaults()
 	out, study, borrow, model, devices := "", "", borrowReferences, "", ""
+	var stacks []string
 	var ref reference
 	c := &cobra.Command{
 		Use:   "fit recordings... -o x.profile.json",
@@ -44,6 +45,7 @@ whole steps of single devices (python/examples/train_step.py measures them). Wit
 a device type without such steps is assumed to train as the H100 did.`,
 		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
   evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json
+  evenkeel fit nccl.rec.jsonl --stack nccl-2.27.3 -o nccl.profile.json    # of several versions in one recording
   evenkeel fit gpu.rec.jsonl --study interp,longer
   evenkeel fit gpu.rec.jsonl --training steps.json -o gpu.profile.json   # plans as whole training steps took
   evenkeel fit h100.rec.jsonl --assume -o h100.profile.json    # for solve: fills in what nobody measured
@@ -52,7 +54,7 @@ a device type without such steps is assumed to train as the H100 did.`,
 		Args:   args(cobra.ArbitraryArgs, "recordings"),
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
-			if err := notEmpty(c, "borrow", "for", "devices", "study", "origin", "remark", "training"); err != nil {
+			if err := notEmpty(c, "borrow", "for", "devices", "study", "origin", "remark", "training", "stack"); err != nil {
 				return err
 			}
 			if (len(paths) == 0) == (model == "") {
@@ -65,7 +67,7 @@ a device type without such steps is assumed to train as the H100 did.`,
 				return err
 			}
 			if study != "" {
-				return a.study(paths, study)
+				return a.study(paths, study, stacks)
 			}
 			if out == "" {
 				return usagef("fit: -o is missing: name the profile to write")
@@ -82,7 +84,7 @@ a device type without such steps is assumed to train as the H100 did.`,
 			if model != "" {
 				p, err = a.borrow(model, devices, borrow, out)
 			} else {
-				ref.named = c.Flags().Changed("borrow")
+				ref.named, ref.stacks = c.Flags().Changed("borrow"), stacks
 				p, err = a.fitBorrowing(paths, borrow, out, o, ref)
 			}
 			if err != nil {
@@ -101,6 +103,7 @@ a device type without such steps is assumed to train as the H100 did.`,
 	c.Flags().StringArrayVar(&ref.origins, "origin", nil, "who published the measurements, for the profile: title, repository, licence and commit, separated by |; may be repeated")
 	c.Flags().StringArrayVar(&ref.remarks, "remark", nil, "a sentence for the profile's warnings, such as what was left out; may be repeated")
 	c.Flags().StringVar(&ref.training, "training", "", "whole training steps of python/examples/train_step.py: plans are predicted as these took, not as their calls one by one")
+	c.Flags().StringArrayVar(&stacks, "stack", nil, "fit only what was measured under this software, such as nccl-2.27.3, where recordings have several versions; may be repeated")
 	c.Flags().Float64Var(&o.Share, "holdout", o.Share, "share of points set aside before the fit")
 	return c
 }
@@ -121,7 +124,7 @@ func fitFlags(c *cobra.Command, study, model bool) error {
 	case study:
 		return of("a --study, which writes no profile", ", or fit without --study", "output", "seed", "holdout", "borrow", "assume", "origin", "remark", "training", "devices")
 	case model:
-		return of("a GPU model that nobody measured", "", "seed", "holdout", "assume", "origin", "remark", "training")
+		return of("a GPU model that nobody measured", "", "seed", "holdout", "assume", "origin", "remark", "training", "stack")
 	}
 	return of("recordings, whose devices import describes", ", or give it to import", "devices")
 }
@@ -155,7 +158,7 @@ func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) 
 	if err != nil {
 		return nil, err
 	}
-	d, err := loadData(paths)
+	d, err := loadOnly(paths, ref.stacks)
 	if err != nil {
 		return nil, err
 	}
@@ -185,12 +188,12 @@ func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) 
 }
 
 // study compares forms of laws on points kept from them.
-func (a *app) study(paths []string, names string) error {
+func (a *app) study(paths []string, names string, stacks []string) error {
 	splits, err := fit.SplitsNamed(names)
 	if err != nil {
 		return usagef("--study: %w", err)
 	}
-	d, err := loadData(paths)
+	d, err := loadOnly(paths, stacks)
 	if err != nil {
 		return err
 	}

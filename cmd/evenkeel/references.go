@@ -112,6 +112,7 @@ func (o problem) lawsOf(cluster costmodel.Cluster) (known, error) {
 		return known{}, o.ofCluster(err)
 	}
 	k.assumeStated()
+	k.tellSoftware()
 	return k, nil
 }
 
@@ -235,6 +236,12 @@ func (k *known) assumeStated() {
 	k.notes = append(k.notes, k.cluster.Unheeded(k.profile)...)
 }
 
+// tellSoftware says whose collectives are used where several were measured.
+func (k *known) tellSoftware() {
+	of := costmodel.NewPredictor(k.profile).Software(k.cluster)
+	k.remarks, k.notes = append(k.remarks, of...), append(k.notes, of...)
+}
+
 // profiles reads --profile: files, and whether references fill in what these lack.
 func (o problem) profiles() (paths []string, references bool, err error) {
 	if o.profile == "" {
@@ -333,6 +340,7 @@ func (o problem) referenced(cluster costmodel.Cluster, own []profiles.Reference)
 		k.remarks = append(k.remarks, remark(r))
 	}
 	k.notes = append(k.notes, k.remarks...)
+	k.tellSoftware()
 	if all := slices.Concat(added.references, refs); len(all) > 0 && o.batch { // of which no account is shown
 		var ways []string
 		for _, r := range all {

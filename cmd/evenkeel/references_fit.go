@@ -17,6 +17,7 @@ type reference struct {
 	origins  []string // title|repository|licence|commit
 	remarks  []string
 	training string // file of whole training steps
+	stacks   []string
 }
 
 // steps reads the whole training steps, none where there is no file, before a fit, that may

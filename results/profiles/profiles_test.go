@@ -69,6 +69,22 @@ func plannable(t *testing.T, r Reference) {
 	}
 }
 
+// Every reference has its collectives under one software alone, so that no plan by them has to say
+// whose it took.
+func TestReferencesHaveOneSoftwareForCollectives(t *testing.T) {
+	for _, r := range All() {
+		q := costmodel.NewPredictor(r.Profile)
+		for _, g := range r.Profile.Groups {
+			for _, d := range r.Profile.Devices {
+				n := costmodel.Node{Name: "n", Devices: []op.Member{{Device: d.Name, Count: 2}}, Link: g.Link}
+				if got := q.Software(costmodel.Cluster{Nodes: []costmodel.Node{n}}); got != nil {
+					t.Errorf("%s: %q", r.Name, got)
+				}
+			}
+		}
+	}
+}
+
 // Every law takes the ratio of whole steps, whatever its body, and its interval has how far the
 // ratio may be off in it, beyond its range as inside.
 func TestReferencesAreOfTrainingSteps(t *testing.T) {
