@@ -230,6 +230,29 @@ func (c *hfConfig) activation(f family) (string, error) {
 	return kind, nil
 }
 
+// The kinds of layers that are planned, as layer_types lists them.
+const (
+	fullAttention    = "full_attention"
+	slidingAttention = "sliding_attention"
+)
+
+// layerKinds reports what layer_types has that is not planned. Classes without windows do not read
+// it, but what lists other kinds for them computes something else than they do.
+func (c *hfConfig) layerKinds(layers size) error {
+	if c.LayerTypes == nil {
+		return nil
+	}
+	for i, kind := range c.LayerTypes {
+		if kind != fullAttention && kind != slidingAttention {
+			return fmt.Errorf("layer_types[%d]: %.80q: not supported; layers of %s are planned, and of %s for sequences within sliding_window", i, kind, fullAttention, slidingAttention)
+		}
+	}
+	if n := len(c.LayerTypes); n != *layers.n {
+		return fmt.Errorf("layer_types: %s for the %d of %s: want one for each, or leave the key out if all are of %s", units.Count(n, "layer"), *layers.n, layers.key, fullAttention)
+	}
+	return nil
+}
+
 // window is the length up to which attention is full, or 0. Mistral's window is
 // on unless null; Qwen's only with use_sliding_window, which is off by default,
 // and then for the layers from max_window_layers on.
@@ -242,7 +265,7 @@ func (c *hfConfig) window() units.Tokens {
 		return 0
 	case c.UseSlidingWindow != nil && !*c.UseSlidingWindow:
 		return 0
-	case c.LayerTypes != nil && !slices.Contains(c.LayerTypes, "sliding_attention"):
+	case c.LayerTypes != nil && !slices.Contains(c.LayerTypes, slidingAttention):
 		return 0
 	case c.LayerTypes == nil && qwen && c.MaxWindowLayers != nil && *c.MaxWindowLayers >= *c.Layers:
 		return 0

@@ -369,6 +369,9 @@ func (c *hfConfig) complete(f family) error {
 	if c.KVHeads != nil && *k.heads.n%*c.KVHeads != 0 {
 		return fmt.Errorf("num_key_value_heads: %d: must divide %s %d", *c.KVHeads, k.heads.key, *k.heads.n)
 	}
+	if err := c.layerKinds(k.layers); err != nil {
+		return err
+	}
 	if share := c.rotaryShare(1); !(share > 0 && share <= 1) {
 		return fmt.Errorf("rotary_pct, partial_rotary_factor: %v: want more than 0 and at most 1", share)
 	}

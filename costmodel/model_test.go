@@ -89,18 +89,41 @@ func TestMissingIsNotNull(t *testing.T) {
 
 func TestSlidingWindow(t *testing.T) {
 	on := strings.Replace(qwen2, `"use_sliding_window": false`, `"use_sliding_window": true`, 1)
+	kinds := func(window int) string { // of 24 layers
+		return `"layer_types": [` + strings.Repeat(`"full_attention", `, 24-window) + strings.TrimSuffix(strings.Repeat(`"sliding_attention", `, window), ", ") + `]`
+	}
 	for config, want := range map[string]int64{
 		mistral: 4096,
 		strings.Replace(mistral, `"sliding_window": 4096`, `"sliding_window": null`, 1): 0,
 		qwen2: 0,
 		on:    0, // max_window_layers is the number of layers: no layer is windowed
 		strings.Replace(on, `"max_window_layers": 24`, `"max_window_layers": 21`, 1):                                131072,
-		strings.Replace(on, `"max_window_layers": 24`, `"layer_types": ["full_attention", "sliding_attention"]`, 1): 131072,
+		strings.Replace(on, `"max_window_layers": 24`, kinds(3), 1): 131072,
 		strings.Replace(llama3, `"hidden_act"`, `"sliding_window": 4096, "hidden_act"`, 1):                          0,
 	} {
 		m, err := ReadModel("c", []byte(config))
 		if err != nil || int64(m.MaxLen) != want {
 			t.Errorf("%s\nlimit %d, want %d: %v", config, m.MaxLen, want, err)
+		}
+	}
+}
+
+// Whatever the family, and by its own name for the number of layers.
+func TestLayersOfOtherKindsAreRefused(t *testing.T) {
+	configs := []string{llama3, qwen2, qwen3, mistral}
+	for _, g := range gpts() {
+		configs = append(configs, g.config)
+	}
+	for _, config := range configs {
+		for types, want := range map[string]string{
+			`["chunked_attention"]`: `layer_types[0]: "chunked_attention": not supported`,
+			`[]`:                    "layer_types: 0 layers for the ",
+			`null`:                  "",
+		} {
+			_, err := ReadModel("c", []byte(strings.Replace(config, `"model_type"`, `"layer_types": `+types+`, "model_type"`, 1)))
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s in %s: %v, want %q", types, config, err, want)
+			}
 		}
 	}
 }
@@ -138,6 +161,8 @@ func TestReadModelErrors(t *testing.T) {
 		"text":               {swap(`4096`, `"4096"`), "config.json:2: hidden_size:"},
 		"duplicate":          {swap(`"vocab_size": 128256`, `"vocab_size": 1, "vocab_size": 2`), "vocab_size"},
 		"experts":            {swap(`"hidden_act"`, `"num_local_experts": 8, "hidden_act"`), "num_local_experts: 8: mixtures of experts"},
+		"linear attention":   {swap(`"hidden_act"`, `"layer_types": ["full_attention", "linear_attention"], "hidden_act"`), `layer_types[1]: "linear_attention": not supported; layers of full_attention are planned, and of sliding_attention for sequences within sliding_window`},
+		"too few kinds":      {swap(`"hidden_act"`, `"layer_types": ["full_attention"], "hidden_act"`), "layer_types: 1 layer for the 32 of num_hidden_layers: want one for each, or leave the key out if all are of full_attention"},
 		"torn":               {llama3[:100], "ends in the middle: it was cut short; correct the file or make it again"},
 		"not a number":       {swap(`"vocab_size": 128256`, `"vocab_size": NaN`), "config.json:3: vocab_size: NaN is no JSON: leave out what is not known"},
 		"empty":              {"", "config.json: want the JSON object of a Hugging Face config.json, and the file is empty"},
