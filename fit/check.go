@@ -339,17 +339,6 @@ func unpredicted(x Point, err error) string {
 	return name + ", whose parts need " + parts.Laws()
 }
 
-func sameDevices(p *costmodel.Profile, d *Data) error {
-	for _, dev := range d.Devices {
-		for _, known := range p.Devices {
-			if known.Name == dev.Name && known.Fingerprint != dev.Fingerprint {
-				return fmt.Errorf("the profile's %s is another machine or software stack (%s, %s; the recording's is %s, %s): calibrate this one: evenkeel calibrate", dev.Name, known.Model, known.Stack, dev.Model, dev.Stack)
-			}
-		}
-	}
-	return nil
-}
-
 func (r *Report) rows(limits *Limits) {
 	slices.SortStableFunc(r.Pairs, func(a, b Pair) int {
 		return cmp.Or(cmp.Compare(familyPlace(a.Family), familyPlace(b.Family)), cmp.Compare(a.On, b.On))
