@@ -15,6 +15,7 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/replay"
 	"github.com/evenkeel/evenkeel/results"
+	"github.com/evenkeel/evenkeel/serve"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/evenkeel/evenkeel/solver/multitask"
@@ -34,10 +35,11 @@ func (a *app) show() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show document",
 		Short: "Show any evenkeel document: tables, plots",
-		Long: `Shows a recording, a profile, a plan (of one sequence, of a batch, of a pipeline or of tasks)
-or a trace as tables, and what the lengths of a file or of a named distribution mean for
-padding and balance. --plot draws the measured against the predicted times of a profile, and
-the residuals, on the points that were set aside before the fit, as SVG and PNG.
+		Long: `Shows a recording, a profile, a plan (of one sequence, of a batch, of a pipeline or of tasks),
+a trace or a journal of serve as tables, and what the lengths of a file or of a named
+distribution mean for padding and balance. --plot draws the measured against the predicted
+times of a profile, and the residuals, on the points that were set aside before the fit, as
+SVG and PNG.
 --learning-curve fits a recording again, to growing random subsets of its points, and
 shows how the error on the points set aside falls: whether more points would pay.`,
 		Example: `  evenkeel show prof/calibration.profile.json --coefs
@@ -83,7 +85,7 @@ shows how the error on the points set aside falls: whether more points would pay
 const sniffed = 64 << 10
 
 // shown is what show knows.
-const shown = "name a recording, a profile, a plan or a trace, or lengths in a file called .txt, .csv, .jsonl or .parquet, or in one called .json as an array or a histogram such as {\"[1,1024)\": 5}"
+const shown = "name a recording, a profile, a plan or a trace, a journal of serve, or lengths in a file called .txt, .csv, .jsonl or .parquet, or in one called .json as an array or a histogram such as {\"[1,1024)\": 5}"
 
 func (a *app) runShow(path string, o view) error {
 	if o.lengths.isLengths(path) {
@@ -127,8 +129,10 @@ func (a *app) runShow(path string, o view) error {
 		return a.showTrace(path)
 	case strings.TrimSuffix(fit.TrainingSchema, "v1"):
 		return a.showTraining(path)
+	case strings.TrimSuffix(journalSchema, "v1"):
+		return a.showJournal(path)
 	}
-	return fmt.Errorf("%s: its schema is %q; show knows recordings, profiles, plans, traces and training steps", path, schema)
+	return fmt.Errorf("%s: its schema is %q; show knows recordings, profiles, plans, traces, training steps and journals of serve", path, schema)
 }
 
 // misplaced refuses flags that say nothing of a document of this kind.
@@ -188,6 +192,8 @@ func sniff(path string) (string, error) {
 	switch {
 	case err == nil:
 		return schema, nil
+	case serve.IsJournal(head):
+		return journalSchema, nil
 	case bytes.Contains(head, []byte(`"traceEvents"`)):
 		return "", fmt.Errorf("%s: is a timeline: open it in Perfetto (https://ui.perfetto.dev) or chrome://tracing; %s", path, shown)
 	case errors.Is(err, io.ErrUnexpectedEOF) && len(head) == sniffed: // the file goes on
