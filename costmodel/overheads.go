@@ -18,7 +18,8 @@ type Overheads struct {
 	// once the last micro-batch has added its own. The step is longer by what that pass is
 	// too short for.
 	Behind units.Seconds
-	// Accounts hold the same four times with their errors.
+	Update units.Seconds // the part of Step that is the optimizer's
+	// Accounts hold the first four times with their errors.
 	Accounts struct{ MicroBatch, Step, Hidden, Behind *Step }
 }
 
@@ -62,6 +63,7 @@ func (q *Predictor) Overheads(j Job) (Overheads, error) {
 		}
 	}
 	o.Step += slowest
+	o.Update = slowest
 	o.step.merge(update, 1)
 	o.Accounts.MicroBatch, o.Accounts.Step = s.timeOf(o.micro), s.timeOf(o.step)
 	o.Accounts.Hidden, o.Accounts.Behind = s.timeOf(o.hidden), s.timeOf(o.behind)

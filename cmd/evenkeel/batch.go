@@ -373,38 +373,15 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	if err != nil {
 		return err
 	}
-	prices, err := a.prices(ctx, o, of.limit, of.lengths)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("--deadline %s: the time was up before the groups of the cluster were priced, and there is no plan without prices: give it more, or none", o.deadline)
-	}
-	if errors.Is(err, context.Canceled) {
-		return errors.New("interrupted before the groups of the cluster were priced, and there is no plan without prices; nothing was written")
-	}
+	x, err := a.inStages(ctx, o, of)
 	if err != nil {
 		return err
 	}
-	p, err := batch.NewProblem(prices.Costs, of.lengths)
-	if beyond, ok := errors.AsType[*batch.BeyondModelError](err); ok {
-		return o.sequences.beyondModel(beyond.Sequence, beyond.Tokens, beyond.Most, prices.beyond)
-	}
-	if err != nil {
-		return usageError{err}
-	}
-	if err := p.Validate(); err != nil {
-		return usageError{err}
-	}
-	d, err := a.contest(ctx, o, p, max(of.limit, of.longest))
-	var long *batch.TooLongError
-	if errors.As(err, &long) && long.Groups == "" { // of the fleet: flags are ways out
-		return tooLong{long, o, o.lessFreeHelps(ctx, a.holds(slices.Max(of.lengths)))}
-	}
-	if err != nil {
-		return err
-	}
+	d, prices := x.doc, x.prices
 	d.Schema, d.Tool, d.Created = batch.Schema, tool, prices.created // as of every plan
 	d.Costs, d.Zero, d.OverlapZero, d.Assumed, d.Simulated, d.Rows = prices.words, prices.zero, prices.overlap, prices.assumed, prices.simulated, of.rows
 	d.Inputs = append(slices.Clone(prices.inputs), read...)
-	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p, d.LeftOut), acrossMakers(prices.profile, d.Types()))
+	d.Notes = slices.Concat(x.ofZero(o), d.Notes, prices.remarks, batch.NotModelled(x.problem, d.LeftOut), acrossMakers(prices.profile, d.Types()))
 	if o.out != "" {
 		if err := doc.Save(o.out, d); err != nil {
 			return err
@@ -475,8 +452,8 @@ func (a *app) prices(ctx context.Context, o problem, limit units.Tokens, lengths
 }
 
 // contest runs all strategies and chooses. Slow ones come last, so that no deadline passes
-// before the others have a plan.
-func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest units.Tokens) (*batch.Document, error) {
+// before the others have a plan. The problem is that of the nodes which the plan is of.
+func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest units.Tokens) (*batch.Document, *batch.Problem, error) {
 	begin := time.Now()
 	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
 	fast := o.sequences.fast
@@ -495,7 +472,7 @@ func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest 
 		a.note("all of these on %s alone ...", x.Cluster()) // the same number of nodes of another type may be next
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	sure := batch.TrySure(ctx, p, parts, attempts, batch.Options{}, clock)
 	lowerBound := batch.LowerBound
@@ -504,7 +481,7 @@ func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest 
 	}
 	bound, err := batch.BoundOf(ctx, p, parts, lowerBound)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	alone := batch.Fastest(attempts)
 	for i, s := range all {
@@ -516,5 +493,16 @@ func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest 
 			}
 		}
 	}
-	return batch.Choose(p, bound, append(attempts, sure), o.take)
+	attempts = append(attempts, sure)
+	d, err := batch.Choose(p, bound, attempts, o.take)
+	if err != nil {
+		return nil, nil, err
+	}
+	of := p
+	for _, x := range attempts {
+		if x.Plan != nil && x.On != nil && x.Strategy.Name() == d.Strategy {
+			of = x.On.Problem
+		}
+	}
+	return d, of, nil
 }

@@ -242,7 +242,7 @@ const longestServed = 1 << 20
 // any batch.
 func (a *app) stagePrices(o problem, lengths []units.Tokens) (stagePriceList, error) {
 	if o.zero == auto {
-		return stagePriceList{}, usagef("--zero auto: is of one sequence (solve --seq-len); for a pipeline name zero0, zero1, zero2 or zero3")
+		return stagePriceList{}, usagef("--zero auto: is of one sequence and of groups side by side; for a pipeline name zero0, zero1, zero2 or zero3")
 	}
 	laws, err := o.laws()
 	if err != nil {

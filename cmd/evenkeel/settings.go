@@ -31,11 +31,19 @@ func (o problem) settings() []problem {
 	return all
 }
 
+// stages are the problem of a batch in each ZeRO stage; the last one takes the least memory.
+func (o problem) stages() []problem {
+	if o.recompute == auto { // each group's own choice
+		o.recompute, o.recomputeGiven = string(costmodel.RecomputeNone), false
+	}
+	return o.settings()
+}
+
 // ofBatch is the problem of a batch: groups compute again where that is faster, but all of
 // them shard their states alike.
 func (o problem) ofBatch() (problem, error) {
 	if o.zero == auto {
-		return o, usagef("--zero auto: is of one sequence (solve --seq-len); for a batch name zero0, zero1, zero2 or zero3")
+		return o, usagef("--zero auto: solve finds the stage, and serve plans in one that the job has: name zero0, zero1, zero2 or zero3")
 	}
 	if o.recompute == auto {
 		o.recompute, o.recomputeGiven = string(costmodel.RecomputeNone), false

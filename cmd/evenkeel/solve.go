@@ -70,7 +70,8 @@ rule applies to plans of a batch (--lengths).
 
 With --zero auto or --recompute auto, solve plans every setting that could give the shortest
 step according to lower bounds, and takes the fastest that fits. Among steps within half a
-percent of each other it takes the one that needs the least memory.
+percent of each other it takes the one that needs the least memory. Of a batch (--lengths)
+--zero auto plans every ZeRO stage and says what each takes.
 
 With --grad-accumulation every sequence of a step is trained on all devices, one after the
 other or interleaved in pairs. If the same sequences would take less time side by side, each
@@ -461,7 +462,7 @@ func (o problem) inFlags(err error) error {
 	if !found || !known || flag == "seq-len" && o.batch {
 		return err
 	}
-	if (flag == "zero" || flag == "recompute") && !o.batch {
+	if (flag == "zero" || flag == "recompute") && (!o.batch || o.sequences.file != "" && !o.staged.on) {
 		rest += ", or auto"
 	}
 	if flag == "recompute" {

@@ -78,6 +78,8 @@ type Costs struct {
 	// Behind is the time of the exchange once a step that overlaps with the backward pass of
 	// the last micro-batch. The step is longer by what that pass is too short for.
 	Behind units.Seconds
+	// Update is the part of Fixed that is no exchange: the optimizer's; 0 of a published model.
+	Update units.Seconds
 	// Layers is how many the model has; 0 of a published model. Of Hidden and Behind each layer's
 	// part but one travels beside a layer's pass.
 	Layers int

@@ -53,7 +53,7 @@ func FromLaws(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, o Op
 		return nil, err
 	}
 	c := &Costs{
-		Pools: b.pools, MicroBase: over.MicroBatch, Fixed: over.Step, Hidden: over.Hidden, BothPasses: over.BothPasses, Behind: over.Behind, Layers: j.Model.Layers, Longest: longest(j.Model),
+		Pools: b.pools, MicroBase: over.MicroBatch, Fixed: over.Step, Hidden: over.Hidden, BothPasses: over.BothPasses, Behind: over.Behind, Update: over.Update, Layers: j.Model.Layers, Longest: longest(j.Model),
 		from: &origin{builder: b, Exchange: Exchange(over.Accounts)},
 	}
 	kinds := b.singles()

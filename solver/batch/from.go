@@ -24,7 +24,7 @@ func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {
 	}
 	return &Problem{
 		Lengths: lengths, Fleet: slices.Clone(c.Pools), Classes: slices.Clone(c.Classes), Costs: c,
-		MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden, BothPasses: c.BothPasses, Behind: c.Behind, Layers: c.Layers,
+		MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden, BothPasses: c.BothPasses, Behind: c.Behind, Update: c.Update, Layers: c.Layers,
 	}, nil
 }
 

@@ -28,6 +28,8 @@ type Problem struct {
 	// Behind is the time of the exchange once a step that overlaps with the backward pass of
 	// the last micro-batch. The step is longer by what that pass is too short for.
 	Behind units.Seconds
+	// Update is the part of Fixed that is no exchange: the optimizer's.
+	Update units.Seconds
 	// Layers is how many the model has: Hidden and Behind travel beside the passes of all but
 	// one. 0 is so many that it does not matter.
 	Layers int
@@ -58,6 +60,20 @@ func (p *Problem) cost(slowest units.Seconds) units.Seconds {
 // so long.
 func (p *Problem) open(last units.Seconds) units.Seconds {
 	return max(0, p.Behind-p.hides()*last)
+}
+
+// Open is the part of an evaluated plan's time in which nothing but the exchange of parameters and
+// gradients goes on. It is of prices by laws: published ones do not say what Fixed and MicroBase are.
+func (p *Problem) Open(plan *Plan) units.Seconds {
+	open := plan.Time - p.Update
+	for _, m := range plan.Micro {
+		slowest := units.Seconds(0)
+		for _, g := range m.Groups {
+			slowest = max(slowest, g.Time)
+		}
+		open -= slowest
+	}
+	return max(0, open)
 }
 
 // hides is the share of a group's time beside which Behind travels, hidesEach that of Hidden.
