@@ -2,9 +2,10 @@ package batch
 
 import "context"
 
-// Static uses groups of one size for every batch, as a job script sets it. With a zero
-// Layout it chooses the best one for the batch, as Adaptive does; what people run is tuned
-// once for all batches.
+// Static uses groups of one size for every batch, as a job script sets it. With a zero Layout it
+// chooses the best one for the batch, as Adaptive does. Of the strategies that are compared
+// (Strategies) it has the smallest groups that hold the longest sequence of any batch: nobody knows
+// which size is the best on average of batches that are yet to come.
 type Static struct{ Layout Layout }
 
 // Name is "static".
@@ -14,7 +15,7 @@ func (Static) Name() string { return "static" }
 func (Static) Claims() Claims {
 	return Claims{
 		Baseline: true,
-		Doc:      "groups of one degree for all batches, packed by best fit decreasing; unequal devices are taken as equal: the smallest memory holds for all, and the slowest group sets the pace",
+		Doc:      "groups of one degree for all batches, the smallest that hold the longest sequence (without recomputation if any do), packed by best fit decreasing; unequal devices are taken as equal: the smallest memory holds for all, and the slowest group sets the pace",
 	}
 }
 

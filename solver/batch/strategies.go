@@ -44,8 +44,10 @@ func Named(name string) error {
 	return recommend.Known(name, append(Strategies(Settings{}), evenSure{}))
 }
 
-// sized is static with groups that hold the longest sequence of any batch, as a job
-// script must be written before the batches are known.
+// sized is static with the smallest groups that hold the longest sequence of any batch, as a job
+// script must be written before the batches are known: of those that keep their activations if any
+// of them do. It is no choice of the best: a batch of few sequences may leave most devices without
+// work.
 type sized struct{ longest units.Tokens }
 
 // Name is "static".
