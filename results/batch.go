@@ -56,7 +56,23 @@ func batchLeftOut(d *batch.Document) string {
 	if len(d.LeftOut) == 0 || c == nil {
 		return ""
 	}
-	return fmt.Sprintf(", of which it takes %s alone: %s left out", plural(c.Nodes, "node"), are(d.LeftOut))
+	taken := plural(c.Nodes, "node")
+	if len(d.Fleet) > 1 { // a node may have several types, of which some are left out
+		var of []string
+		for _, f := range d.Fleet {
+			n := 0
+			for _, r := range slices.Concat(f.Ranks...) {
+				if !slices.Contains(d.LeftOut, r) {
+					n++
+				}
+			}
+			if n > 0 {
+				of = append(of, fmt.Sprintf("%d %s", n, f.Device))
+			}
+		}
+		taken = strings.Join(of, " + ") + " in " + taken
+	}
+	return fmt.Sprintf(", of which it takes %s alone: %s left out", taken, are(d.LeftOut))
 }
 
 // are names ranks that rise, neighbours as a range: "ranks 8 to 15 are".

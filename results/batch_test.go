@@ -85,6 +85,13 @@ func TestABatchPlanSaysWhoIsLeftOut(t *testing.T) {
 			t.Errorf("want %q in\n%s", want, text)
 		}
 	}
+	d = doubtfulBatch() // of a node with several types, one of them
+	d.Fleet = append(d.Fleet, batch.PoolEntry{Device: "e", Ranks: [][]int{{1, 2}}})
+	d.Classes[0].Uses = []int{1, 0}
+	d.LeftOut, d.Compared[0].Nodes = []int{1, 2}, 1
+	if text := strings.Join(strings.Fields(shownBatch(t, d)), " "); !strings.Contains(text, "it takes 1 d in 1 node alone: ranks 1 to 2 are left out") {
+		t.Error(text)
+	}
 	if text := shownBatch(t, doubtfulBatch()); strings.Contains(text, "nodes") || strings.Contains(text, "left out") {
 		t.Errorf("nothing is left out:\n%s", text)
 	}

@@ -5,27 +5,29 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Part is some nodes of a cluster, as a job has them that is run on these alone: the
-// model's states are sharded over their devices and exchanged among them. A further node
-// shortens what the groups of a micro-batch take; but over a slow network the exchange may
-// take longer by more.
+// Part is some nodes of a cluster, or of nodes with several device types the devices of some, as a
+// job has them that is run on these alone: the model's states are sharded over their devices and
+// exchanged among them. A further node shortens what the groups of a micro-batch take; but over a
+// slow network the exchange may take longer by more, as it may with one slow device.
 type Part struct {
-	Nodes   int // how many
-	Devices int // how many they have
+	Nodes   int // how many it has devices in
+	Devices int // how many those are
 	// MicroBase, Fixed, Hidden and Behind are those that the part's costs have (see Costs).
 	MicroBase, Fixed, Hidden, Behind units.Seconds
 
 	of    *builder
-	nodes []int // of the cluster, rising
+	ranks []int // of the cluster, rising
 }
 
 // Parts lists the parts of the cluster that costs were made for, the one with most devices
 // first: pool by pool, of the nodes that have no other devices the largest, the two largest,
-// four and so on, and all of them; and where there are up to mostKinds kinds of nodes, all
-// nodes but one of a kind, and all but those of a kind.
+// four and so on, and all of them; where there are up to mostKinds kinds of nodes, all nodes but
+// one of a kind, and all but those of a kind; and where nodes have several device types, the devices
+// of one type (see mixed).
 //
 // There are none of costs of a published model, which says nothing of the exchange. A part
 // without laws of its exchange is left out.
@@ -35,20 +37,22 @@ func (c *Costs) Parts() []Part {
 	}
 	b := c.from.builder
 	var all []Part
+	add := func(ranks []int) {
+		if len(ranks) < len(b.ranks) && !slices.ContainsFunc(all, func(x Part) bool { return slices.Equal(x.ranks, ranks) }) {
+			all = b.addPart(all, ranks)
+		}
+	}
 	for pool := range b.pools {
-		pure := slices.DeleteFunc(b.fullest(pool), func(at int) bool {
-			return b.job.Cluster.Nodes[b.nodes[pool][at]].Size() > len(b.pools[pool].Ranks[at])
-		})
+		pure := slices.DeleteFunc(b.fullest(pool), func(at int) bool { return b.shared(pool, at) })
 		for n := 1; n < 2*len(pure); n *= 2 {
-			if some := pure[:min(n, len(pure))]; len(some) < len(b.job.Cluster.Nodes) {
-				all = b.addPart(all, b.nodesOf(pool, some))
-			}
+			add(b.ranksOf(pool, pure[:min(n, len(pure))]))
 		}
 	}
 	for _, nodes := range b.allBut() {
-		if !slices.ContainsFunc(all, func(x Part) bool { return slices.Equal(x.nodes, nodes) }) {
-			all = b.addPart(all, nodes)
-		}
+		add(b.ranksWhere(func(x costmodel.Rank) bool { return slices.Contains(nodes, x.Node) }))
+	}
+	for _, ranks := range b.mixed() {
+		add(ranks)
 	}
 	slices.SortStableFunc(all, func(x, y Part) int { return y.Devices - x.Devices })
 	return all
@@ -90,21 +94,70 @@ func (b *builder) allBut() [][]int {
 	return all
 }
 
-// nodesOf are the cluster's nodes, rising, at some places of a pool.
-func (b *builder) nodesOf(pool int, places []int) []int {
-	var nodes []int
-	for _, at := range places {
-		nodes = append(nodes, b.nodes[pool][at])
+// mixed lists, where nodes have devices of 2 to mostKinds types, the ranks that are left where those of
+// some types take no part: the devices of a pool in its largest node that others share, the two
+// largest, four and so on, and all of them; all devices of a type; and all but those of a type.
+func (b *builder) mixed() [][]int {
+	var types []string
+	for _, x := range b.pools {
+		if !slices.Contains(types, x.Device) {
+			types = append(types, x.Device)
+		}
 	}
-	slices.Sort(nodes)
-	return nodes
+	var all [][]int
+	for pool := range b.pools {
+		places := b.fullest(pool)
+		if !slices.ContainsFunc(places, func(at int) bool { return b.shared(pool, at) }) {
+			continue
+		}
+		for n := 1; n < 2*len(places); n *= 2 {
+			all = append(all, b.ranksOf(pool, places[:min(n, len(places))]))
+		}
+	}
+	if len(all) == 0 || len(types) > mostKinds {
+		return nil
+	}
+	for _, t := range types {
+		all = append(all,
+			b.ranksWhere(func(x costmodel.Rank) bool { return x.Device != t }),
+			b.ranksWhere(func(x costmodel.Rank) bool { return x.Device == t }))
+	}
+	return all
 }
 
-// addPart adds some nodes, rising, unless nothing is known of their exchange.
-func (b *builder) addPart(all []Part, nodes []int) []Part {
-	x := Part{Nodes: len(nodes), of: b, nodes: nodes}
-	for _, n := range nodes {
-		x.Devices += b.job.Cluster.Nodes[n].Size()
+// shared says that a node, at a place of a pool, has devices of other pools.
+func (b *builder) shared(pool, at int) bool {
+	return b.job.Cluster.Nodes[b.nodes[pool][at]].Size() > len(b.pools[pool].Ranks[at])
+}
+
+// ranksOf are the ranks of a pool, rising, at some of its places.
+func (b *builder) ranksOf(pool int, places []int) []int {
+	var ranks []int
+	for _, at := range places {
+		ranks = append(ranks, b.pools[pool].Ranks[at]...)
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
+// ranksWhere are those of the cluster, rising, of which something is true.
+func (b *builder) ranksWhere(is func(costmodel.Rank) bool) []int {
+	var ranks []int
+	for r, x := range b.ranks {
+		if is(x) {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// addPart adds some ranks, rising, unless nothing is known of their exchange.
+func (b *builder) addPart(all []Part, ranks []int) []Part {
+	x := Part{Devices: len(ranks), of: b, ranks: ranks}
+	for i, r := range ranks {
+		if i == 0 || b.ranks[r].Node != b.ranks[ranks[i-1]].Node {
+			x.Nodes++
+		}
 	}
 	over, err := b.q.Overheads(x.job())
 	if err != nil {
@@ -114,17 +167,33 @@ func (b *builder) addPart(all []Part, nodes []int) []Part {
 	return append(all, x)
 }
 
-// job is the job on the part's nodes.
+// job is the job on the part's devices.
 func (x Part) job() costmodel.Job {
 	j := x.of.job
 	j.Cluster.Nodes = nil
-	for _, n := range x.nodes {
-		j.Cluster.Nodes = append(j.Cluster.Nodes, x.of.job.Cluster.Nodes[n])
+	r := 0 // of the cluster
+	for _, node := range x.of.job.Cluster.Nodes {
+		var kept []op.Member
+		for _, m := range node.Devices {
+			n := 0
+			for range m.Count {
+				if _, has := slices.BinarySearch(x.ranks, r); has {
+					n++
+				}
+				r++
+			}
+			if m.Count = n; n > 0 {
+				kept = append(kept, m)
+			}
+		}
+		if node.Devices = kept; len(kept) > 0 {
+			j.Cluster.Nodes = append(j.Cluster.Nodes, node)
+		}
 	}
 	return j
 }
 
-// Cluster is the part's nodes.
+// Cluster is the part's devices.
 func (x Part) Cluster() costmodel.Cluster { return x.job().Cluster }
 
 // Costs are those of the part alone. Their ranks are the whole cluster's.
@@ -135,19 +204,13 @@ func (x Part) Costs(ctx context.Context) (*Costs, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ranks []int // of the cluster, by rank of the part
-	for r, rank := range x.of.ranks {
-		if _, has := slices.BinarySearch(x.nodes, rank.Node); has {
-			ranks = append(ranks, r)
-		}
-	}
 	pools := slices.Clone(c.Pools) // the builder has its own
 	for i := range pools {
 		pools[i].Ranks = slices.Clone(pools[i].Ranks)
 		for n, node := range pools[i].Ranks {
 			pools[i].Ranks[n] = nil
 			for _, r := range node {
-				pools[i].Ranks[n] = append(pools[i].Ranks[n], ranks[r])
+				pools[i].Ranks[n] = append(pools[i].Ranks[n], x.ranks[r])
 			}
 		}
 	}

@@ -28,8 +28,8 @@
 //   - [Evaluate] computes a plan's times, [Place] gives its groups ranks, and [Check]
 //     verifies a plan; it shares no code with any of these.
 //   - [LowerBound] is a time that no plan beats; [FastBound] and [Planner.Bound] are cheaper.
-//   - [OnParts] has strategies plan for some of the nodes alone, a [Part], where that may take
-//     less; [TrySure] and [BoundOf] are Sure and a bound over all of these.
+//   - [OnParts] has strategies plan for some of the nodes or types of devices alone, a [Part],
+//     where that may take less; [TrySure] and [BoundOf] are Sure and a bound over all of these.
 //   - [Try] runs a strategy, [Choose] recommends one of the plans as a [Document], and
 //     [GroupLayout] says which device of a group holds which tokens.
 //

@@ -34,8 +34,9 @@ type Document struct {
 	// counted from 0; none where they are its first ones.
 	Rows  []int       `json:"lengths_rows,omitempty"`
 	Fleet []PoolEntry `json:"fleet"`
-	// LeftOut are the ranks of nodes that the others train without: they hold nothing of the
-	// model's states and take no part in their exchange. Other ranks without work do.
+	// LeftOut are the ranks of nodes, or of some device types of nodes, that the others train
+	// without: they hold nothing of the model's states and take no part in their exchange. Other
+	// ranks without work do.
 	LeftOut  []int        `json:"left_out_ranks,omitempty"`
 	Classes  []ClassEntry `json:"classes"`  // that the plan uses
 	Strategy string       `json:"strategy"` // whose plan it is
@@ -171,8 +172,10 @@ func (d *Document) compared() error {
 	return t.Validate()
 }
 
-// leftOut says which of the ranks that are left out cannot be: they are all those of some
-// nodes, none has work, and the chosen plan is of as many nodes as are left.
+// leftOut says which of the ranks that are left out cannot be: they are all those of some nodes, or
+// of a type there, none has work, and the chosen plan is of as many nodes as are left. A node of
+// several types is one of several pools, and which of these it is in the fleet does not say: there
+// are as many nodes as the pool has that has most of them, or more.
 func (d *Document) leftOut() error {
 	out := map[int]bool{}
 	for i, r := range d.LeftOut {
@@ -181,8 +184,9 @@ func (d *Document) leftOut() error {
 		}
 		out[r] = true
 	}
-	nodes, left := 0, 0
+	least, nodes, left := 0, 0, 0
 	for _, pool := range d.Fleet {
+		before := nodes
 		for _, node := range pool.Ranks {
 			n := 0
 			for _, r := range node {
@@ -197,6 +201,7 @@ func (d *Document) leftOut() error {
 				nodes++
 			}
 		}
+		least = max(least, nodes-before)
 	}
 	if left != len(out) {
 		return fmt.Errorf("left_out_ranks: %v: the fleet has %d of them", d.LeftOut, left)
@@ -208,7 +213,7 @@ func (d *Document) leftOut() error {
 			}
 		}
 	}
-	if c := d.Chosen(); c != nil && (c.Nodes > 0 || left > 0) && c.Nodes != nodes {
+	if c := d.Chosen(); c != nil && (c.Nodes > 0 || left > 0) && (c.Nodes < least || c.Nodes > nodes) {
 		return fmt.Errorf("left_out_ranks: they leave %s: the chosen plan is of %d", units.Count(nodes, "node"), c.Nodes)
 	}
 	return nil

@@ -13,13 +13,14 @@ import (
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
-// Part is a problem on some nodes of the cluster, which train the batch without the others:
+// Part is a problem on some nodes of the cluster, or on devices of some types where nodes have
+// several, which train the batch without the others:
 // these hold nothing of the model and take no part in the exchange of gradients and
 // parameters. Its ranks are the whole cluster's. It is to a batch what usp-subset is to one
 // sequence: what people do who see that a further node makes the step longer.
 type Part struct {
 	*Problem               // nil where ctx ended before its groups were priced
-	Nodes    int           // how many
+	Nodes    int           // how many it has devices in
 	Least    units.Seconds // no plan of the part takes less
 }
 

@@ -81,6 +81,14 @@ func sumsOff(p *Problem) string {
 	return fmt.Sprintf("which is within %v %% of a simulation of the group in half of all groups, and within %v %% in nine of ten; one or two short sequences by themselves are priced too dear. No interval or error includes that", 100*groupcost.HalfOff, 100*groupcost.PricesOff)
 }
 
+// ofTypes says which parts there are of a fleet of several types besides whole nodes.
+func (p *Problem) ofTypes() string {
+	if len(p.Fleet) < 2 {
+		return ""
+	}
+	return "; of nodes that have several types of devices, those of one type and all but those of one"
+}
+
 // NotModelled lists, for the user, what the prices of a problem leave out or assume, where a
 // plan leaves out some ranks or none.
 func NotModelled(p *Problem, leftOut []int) []string {
@@ -90,9 +98,9 @@ func NotModelled(p *Problem, leftOut []int) []string {
 	}
 	switch {
 	case len(leftOut) > 0:
-		notes = append(notes, "the nodes that are left out keep nothing of the model's states and take no part in their exchange, as if they were not there; all other devices do, whether or not they train. Which nodes have the states is chosen for a job, not for a batch: to train so, leave these out of --cluster, here and in serve")
+		notes = append(notes, "the devices that are left out keep nothing of the model's states and take no part in their exchange, as if they were not there; all other devices do, whether or not they train. Which devices have the states is chosen for a job, not for a batch: to train so, leave these out of --cluster, here and in serve")
 	case p.divides():
-		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; where it could beat the strongest baseline, a part of the cluster was planned for, too: 1, 2, 4 and so on or all nodes of one kind and, of 2 to 4 kinds, all nodes but one or all of a kind")
+		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; where it could beat the strongest baseline, a part of the cluster was planned for, too: 1, 2, 4 and so on or all nodes of one kind and, of 2 to 4 kinds, all nodes but one or all of a kind"+p.ofTypes())
 	case p.MicroBase+p.Fixed > 0:
 		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; a layout of one sequence (--seq-len) may leave devices out of it")
 	}
