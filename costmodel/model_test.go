@@ -97,9 +97,9 @@ func TestSlidingWindow(t *testing.T) {
 		strings.Replace(mistral, `"sliding_window": 4096`, `"sliding_window": null`, 1): 0,
 		qwen2: 0,
 		on:    0, // max_window_layers is the number of layers: no layer is windowed
-		strings.Replace(on, `"max_window_layers": 24`, `"max_window_layers": 21`, 1):                                131072,
-		strings.Replace(on, `"max_window_layers": 24`, kinds(3), 1): 131072,
-		strings.Replace(llama3, `"hidden_act"`, `"sliding_window": 4096, "hidden_act"`, 1):                          0,
+		strings.Replace(on, `"max_window_layers": 24`, `"max_window_layers": 21`, 1):       131072,
+		strings.Replace(on, `"max_window_layers": 24`, kinds(3), 1):                        131072,
+		strings.Replace(llama3, `"hidden_act"`, `"sliding_window": 4096, "hidden_act"`, 1): 0,
 	} {
 		m, err := ReadModel("c", []byte(config))
 		if err != nil || int64(m.MaxLen) != want {
