@@ -316,7 +316,7 @@ func flexPlanning(w io.Writer, lines []flexLine) {
 
 The rows of fcp are its own cost form (64 ranks, a budget of tokens) on the burst
 generator: one of its micro-batches of 64 sequences, and four of 128. Planning time in ms, median and P99 over the
-batches:
+batches; on unequal GPUs, here and below, taken beside other work on the machine:
 
 | lengths | evenkeel | fcp |
 | --- | --- | --- |
