@@ -14,7 +14,8 @@ import (
 // stacks lists a group's members under the names that groups over a link class
 // may have for them: their own; or where no group with a law of the collective
 // knows one of those, each software stack that the collective was measured under
-// on the same GPU models, libraries by name and of each the newest version first.
+// on the same GPU models, libraries by name and of each the newest version first. Their own
+// names come last.
 func (q *Predictor) stacks(link string, kind op.Kind, members []op.Member) [][]op.Member {
 	var all [][]op.Member
 	for _, g := range q.groups {
@@ -28,7 +29,8 @@ func (q *Predictor) stacks(link string, kind op.Kind, members []op.Member) [][]o
 			}
 		}
 		as := renamed(members, g.Members)
-		if as != nil && !slices.ContainsFunc(all, func(o []op.Member) bool { return slices.Equal(o, as) }) {
+		same := func(o []op.Member) bool { return slices.Equal(o, as) }
+		if as != nil && !same(members) && !slices.ContainsFunc(all, same) {
 			all = append(all, as)
 		}
 	}
