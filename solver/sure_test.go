@@ -119,3 +119,22 @@ func TestSurePlanThatIsFaster(t *testing.T) {
 		t.Errorf("no sure one: %+v", found)
 	}
 }
+
+// TestEffortKeepsWhatIsSure: faster layouts that more work finds may all be doubtful here, and
+// must not crowd out the slower one that surely gains.
+func TestEffortKeepsWhatIsSure(t *testing.T) {
+	profile, job := world.GPUJob(t, "2x4 a100_sxm + 1x4 rtx_pro_6000_server", 128<<10)
+	for i := range job.Cluster.Nodes {
+		job.Cluster.Nodes[i].NICs = 1
+	}
+	job.Accumulate, job.Recompute = 8, costmodel.RecomputeFull
+	p := toSolve(t, world.ProblemOf(t, profile, job))
+	usual := solvePlan(t, p)
+	if base := usual.Baseline(); usual.Step.Time.Mid >= base.Time.Mid {
+		t.Fatalf("%s takes %v and the baseline %v: the test says nothing", usual.Strategy, usual.Step.Time.Mid, base.Time.Mid)
+	}
+	p.Effort = 8
+	if more := solvePlan(t, p); more.Step.Time.Mid > usual.Step.Time.Mid*(1+1e-12) {
+		t.Errorf("%s takes %v with eight times the effort, %s %v without", more.Strategy, more.Step.Time.Mid, usual.Strategy, usual.Step.Time.Mid)
+	}
+}

@@ -8,7 +8,7 @@ import (
 
 // Evenkeel is the strategy.
 type Evenkeel struct {
-	runners []runner // layouts that the last search simulated, by time, for Sure
+	found []found // what the last search simulated, for Sure: of the usual work, then of what effort adds
 }
 
 // New is evenkeel, and evenkeel-sure to solve after it.
@@ -33,20 +33,28 @@ func (*Evenkeel) Claims() strategy.Claims {
 
 // Solve implements strategy.Strategy.
 func (x *Evenkeel) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
-	x.runners = nil
+	x.found = nil
 	s := newSearch(ctx, p, x.Name(), report)
 	if err := s.seed(); err != nil {
 		s.Fail(err)
 		return s.result()
 	}
 	s.look(1)
+	s.hide()
+	x.found = append(x.found, found{s.runners.inOrder(), 1})
 	if p.Effort > 1 {
 		s.work, s.limited = 0, false
 		s.look(p.Effort)
+		x.found = append(x.found, found{s.runners.inOrder(), p.Effort})
 	}
-	s.hide()
-	x.runners = s.runners.inOrder()
 	return s.result()
+}
+
+// found is layouts that a search simulated, by time, and how many times the usual work it did
+// for them.
+type found struct {
+	runners []runner
+	effort  float64
 }
 
 // look searches with so many times the usual budget, on top of what was found.

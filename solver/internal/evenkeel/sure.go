@@ -48,12 +48,16 @@ func (x *Sure) Solve(ctx context.Context, p *strategy.Problem, report func(strat
 		}
 	}
 	q := newAsker(p)
-	starts, err := q.starts(ctx, x.after.runners, sure)
-	if err != nil {
-		return strategy.Result{}, err
-	}
-	if err := q.improve(newSearch(ctx, p, x.Name(), report), starts); err != nil {
-		return strategy.Result{}, err
+	// What the usual work found comes first, as if there were no more: faster layouts, of which
+	// more effort finds many, may all be as doubtful and leave nothing for those that are not.
+	for _, f := range x.after.found {
+		starts, err := q.starts(ctx, f, sure)
+		if err != nil {
+			return strategy.Result{}, err
+		}
+		if err := q.improve(newSearch(ctx, p, x.Name(), report), starts, f.effort); err != nil {
+			return strategy.Result{}, err
+		}
 	}
 	switch {
 	case q.best.time > 0 && q.best.time < sure*(1-minGain):
@@ -113,14 +117,13 @@ type start struct {
 	worth units.Seconds
 }
 
-// starts asks layouts that were simulated, from the fastest on, until one surely
-// gains, or none can be faster than one that does. It returns the best of each kind, the
-// best of all first.
-func (q *asker) starts(ctx context.Context, simulated []runner, sure units.Seconds) ([]start, error) {
-	base, left := q.p.Base.Step.Time.Mid, budgetOf(len(q.p.Ranks))*askPart
+// starts asks layouts that were found, from the fastest on, until none can be faster than one
+// that surely gains. It returns the best of each kind, the best of all first.
+func (q *asker) starts(ctx context.Context, f found, sure units.Seconds) ([]start, error) {
+	base, left := q.p.Base.Step.Time.Mid, budgetOf(len(q.p.Ranks))*askPart*f.effort
 	doubts, best := map[string]units.Seconds{}, map[string]start{} // the least of a kind's layouts, the best of them
-	for _, k := range simulated {
-		if k.time >= sure*(1-minGain) || q.best.time > 0 {
+	for _, k := range f.runners {
+		if k.time >= sure*(1-minGain) || q.best.time > 0 && k.time >= q.best.time {
 			break
 		}
 		if base-k.time < hopeful*doubts[k.kind] {
@@ -143,15 +146,15 @@ func (q *asker) starts(ctx context.Context, simulated []runner, sure units.Secon
 	return slices.SortedFunc(maps.Values(best), func(a, b start) int { return cmp.Or(cmp.Compare(a.worth, b.worth), cmp.Compare(a.kind, b.kind)) }), nil
 }
 
-// improve searches around the best few that were asked.
-func (q *asker) improve(s *search, starts []start) (err error) {
+// improve searches around the best few that were asked, with so many times the usual work.
+func (q *asker) improve(s *search, starts []start, effort float64) (err error) {
 	if starts = starts[:min(len(starts), mostSure)]; len(starts) == 0 {
 		return nil
 	}
 	if s.est, err = newEstimator(q.p); err != nil {
 		return err
 	}
-	s.asker, s.seen, s.budget = q, q.known, budgetOf(len(q.p.Ranks))*surePart
+	s.asker, s.seen, s.budget = q, q.known, budgetOf(len(q.p.Ranks))*surePart*effort
 	for i, k := range starts {
 		s.est.twoBatch = k.layout.TwoBatch
 		from := point{draftOf(k.layout, s.est.class, q.p.Block, false), float64(k.worth)}

@@ -26,12 +26,12 @@ func TestSurePlansAreImproved(t *testing.T) {
 			t.Fatal(err)
 		}
 		q := newAsker(p)
-		starts, err := q.starts(t.Context(), ours.runners, units.Seconds(math.Inf(1)))
+		starts, err := q.starts(t.Context(), ours.found[0], units.Seconds(math.Inf(1)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		before := q.best
-		if err := q.improve(newSearch(t.Context(), p, "test", nil), starts); err != nil {
+		if err := q.improve(newSearch(t.Context(), p, "test", nil), starts, 1); err != nil {
 			t.Fatal(err)
 		}
 		switch {
@@ -108,12 +108,12 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 		}
 		for _, k := range tried {
 			alike := 0
-			for _, own := range ours.runners {
+			for _, own := range ours.found[0].runners {
 				if own.kind == k.kind && own.time <= k.time {
 					alike++
 				}
 			}
-			if k.time < p.Base.Step.Time.Mid && alike < mostAlike && !slices.ContainsFunc(ours.runners, func(own runner) bool { return strategy.SameLayout(own.layout, k.layout) }) {
+			if k.time < p.Base.Step.Time.Mid && alike < mostAlike && !slices.ContainsFunc(ours.found[0].runners, func(own runner) bool { return strategy.SameLayout(own.layout, k.layout) }) {
 				t.Errorf("%s: %v of %+v is not among evenkeel's", tc.cluster, k.time, k.layout)
 			}
 		}
