@@ -85,6 +85,12 @@ func cuttings() []cutting {
 // last cut (a tail) or one another. A short one goes to the chunk with the least time a token
 // where it fits, or to a new one.
 //
+// Where none fits, the paper loosens the time to that of the least chunk with the sequence, and so
+// has longer chunks rather than more; here, as in the independent rebuild, there is one more chunk
+// and the time is loosened by a fixed 2 %. Of 12 batches on two or four stages infinipipe took 0.4
+// to 5 % longer by the paper's rule in 11, and 1.6 % less in one. Chunks of several times a slice's
+// time (cuttings) and cuts at multiples of 64 tokens (grain) are not in the paper either.
+//
 // The result is, by sequence that was cut, its chunks; and the chunks without a slice.
 func (p *Problem) balanced(f formula, by cutting) (cut [][]pipeline.Chunk, rest []pipeline.Chunk) {
 	order := byLength(p.Lengths)
