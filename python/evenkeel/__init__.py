@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .alike import agree
     from .batches import Batch, BatchPart, load_batch
     from .client import BatchPlan, Client, Group, Interval, ServeError
     from .closed import PHASES, Expected, expected
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .tokens import positions, shard, unshard
 
 _PLACES = {
+    "alike": ("agree",),
     "batches": ("Batch", "BatchPart", "load_batch"),
     "client": ("BatchPlan", "Client", "Group", "Interval", "ServeError"),
     "closed": ("PHASES", "Expected", "expected"),
@@ -48,7 +50,7 @@ __all__ = [
     "PHASES", "SCHEMA", "Batch", "BatchPart", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2",
     "Group", "Interval", "Kernel", "LaneError", "Math", "Meter", "Needed", "PipelineStage", "Plan", "PlanError",
     "Repeating", "Segment", "ServeError", "Share", "Span", "SplitAttention", "TaskModule", "TaskRun", "TaskRuns",
-    "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention", "begin_attention",
+    "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "agree", "attention", "begin_attention",
     "begin_backward", "expected", "load_batch", "load_pipeline", "load_plan", "load_tasks", "positions", "shard",
     "unshard", "warm_up",
 ]
