@@ -23,7 +23,7 @@ from .executor import attention
 from .kernels import Kernel
 from .meter import Meter, Trace
 from .parts import BATCH_SCHEMA
-from .plan import MOST_CHUNKS, SCHEMA, Plan, PlanError, Segment, Share, Source, load_plan, opened
+from .plan import MOST_CHUNKS, SCHEMA, Plan, PlanError, Segment, Share, Source, check_schema, load_plan, opened
 from .port import ProcessGroup
 from .tokens import positions
 
@@ -168,8 +168,7 @@ def load_batch(
             fields.whole(model, name, "", 1)
         if q_heads % kv_heads:
             raise PlanError(f"kv_heads: {kv_heads}: must divide q_heads {q_heads}")
-        if document.get("schema") != BATCH_SCHEMA:
-            raise PlanError(f"schema: {document.get('schema')!r}: want {BATCH_SCHEMA!r}")
+        check_schema(document, BATCH_SCHEMA)
         return _batch(document, model, dtype)
 
     if not isinstance(source, BatchPlan):

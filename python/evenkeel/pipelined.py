@@ -12,7 +12,7 @@ from .flow import Stages, Through, process_groups
 from .graphs import Blocks
 from .kernels import Kernel
 from .parts import carrying, join
-from .plan import PlanError, Source, opened
+from .plan import PlanError, Source, check_schema, opened
 from .port import ProcessGroup
 from .stages import SCHEMA, Pipeline, pipeline_of
 from .whole import Attend
@@ -36,13 +36,14 @@ def load_pipeline(source: Source, *, q_heads: int, kv_heads: int, head_dim: int,
     def read(document: Mapping[str, Any]) -> Pipeline:
         if dtype not in ("f32", "bf16", "f16"):
             raise PlanError(f"dtype: {dtype!r}: want f32, bf16 or f16")
+        if document.get("schema") == SERVED:
+            document = {**document, "schema": SCHEMA}
+        check_schema(document, SCHEMA)
         devices = document.get("devices")
         if not isinstance(devices, list) or not devices:
             raise PlanError("devices: want a list with the device of every rank")
         model = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
         ranks = [{"rank": r, "device": d} for r, d in enumerate(devices)]
-        if document.get("schema") == SERVED:
-            document = {**document, "schema": SCHEMA}
         return pipeline_of({**document, "ranks": ranks, "job": {"model": model, "dtype": dtype}}, len(ranks))
 
     return opened(source, read)

@@ -30,6 +30,12 @@ KNOWN = {
     "share": frozenset(("rank", "q_heads")),
 }
 
+# What reads documents of a kind, of those that ranks train by.
+READERS = {
+    "evenkeel.plan": "load_plan", "evenkeel.batchplan": "load_batch", "evenkeel.pipelineplan": "load_pipeline",
+    "evenkeel.servedpipeline": "load_pipeline", "evenkeel.taskplan": "load_tasks",
+}
+
 Source = Union[str, "os.PathLike[str]", Mapping[str, Any]]  # of a document: a file, or parsed
 T = TypeVar("T")
 
@@ -91,7 +97,13 @@ class Plan:
 
     def tokens(self, rank: int) -> int:
         """Tokens that a rank owns."""
-        return sum(s.end - s.start for s in self.segments[rank])
+        return sum(s.end - s.start for s in self.own(rank))
+
+    def own(self, rank: int) -> tuple[Segment, ...]:
+        """The segments of a rank. ValueError for one that the plan does not have, as in a job of more ranks."""
+        if not 0 <= rank < self.ranks:
+            raise ValueError(f"rank: {rank}: the plan has ranks 0 to {self.ranks - 1}; start as many")
+        return self.segments[rank]
 
 
 def load_plan(source: Source) -> Plan:
@@ -121,6 +133,20 @@ def opened(source: Source, of: Callable[[Mapping[str, Any]], T]) -> T:
         raise PlanError(f"{os.fspath(source)}: {error}") from error
 
 
+def check_schema(document: Mapping[str, Any], want: str) -> None:
+    """Raises PlanError for a document of another kind, which names what reads it, or of another version."""
+    schema = document.get("schema")
+    if schema == want:
+        return
+    (kind, _, version), (own, _, known) = (str(s).rpartition("/v") for s in (schema, want))
+    out = "let evenkeel solve write the plan anew"
+    if kind == own and version.isdecimal() and len(version) < 9 and int(version) > int(known):
+        out = "take the Python package of the evenkeel that wrote the plan"
+    elif kind != own and kind in READERS:
+        out = f"{READERS[kind]} reads this one"
+    raise PlanError(f"schema: {schema!r}: want {want!r}; {out}")
+
+
 def documents(seq_len: int, docs: Optional[Sequence[int]]) -> tuple[Segment, ...]:
     """The packed documents of a sequence, from their lengths in tokens; None is one document."""
     if docs is None:
@@ -146,9 +172,7 @@ def _whole(n: Any) -> int:
 
 
 def _plan_of(document: Mapping[str, Any]) -> Plan:
-    schema = document.get("schema")
-    if schema != SCHEMA:
-        raise PlanError(f"schema: {schema!r}: want {SCHEMA!r}; let evenkeel solve write the plan anew")
+    check_schema(document, SCHEMA)
     _known(document, "plan", "")
     job = _object(document, "job", "")
     _known(job, "job", "job.")

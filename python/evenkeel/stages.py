@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from . import fields
-from .plan import Plan, PlanError, Segment, Share
+from .plan import Plan, PlanError, Segment, Share, check_schema
 
 SCHEMA = "evenkeel.pipelineplan/v1"
 
@@ -117,8 +117,7 @@ class Pipeline:
 def pipeline_of(document: Mapping[str, Any], ranks: int) -> Pipeline:
     """A plan document with the job's model and dtype added, for so many ranks. Raises PlanError, which names the
     field."""
-    if document.get("schema") != SCHEMA:
-        raise PlanError(f"schema: {document.get('schema')!r}: want {SCHEMA!r}")
+    check_schema(document, SCHEMA)
     job = fields.an_object(document, "job", "")
     model = fields.an_object(job, "model", "job.")
     heads = [fields.whole(model, n, "job.model.", 1) for n in ("q_heads", "kv_heads", "head_dim")]

@@ -15,7 +15,7 @@ from .drawn import DTYPES
 from .exchange import Key
 from .graphs import Blocks, back, fitting
 from .parts import Members, carrying, few_groups, join
-from .plan import PlanError, Source, opened
+from .plan import PlanError, Source, check_schema, opened
 from .port import ProcessGroup
 from .task_runs import Got, Runs
 from .tasks import SCHEMA, Link, Tasks, tasks_of
@@ -76,8 +76,7 @@ def load_tasks(source: Source) -> Tasks:
     """Reads a plan of `evenkeel solve --tasks` from a file or a document already parsed. Raises PlanError, which names
     the field, for what cannot be run, and OSError for a file that cannot be read."""
     def read(document: Mapping[str, Any]) -> Tasks:
-        if document.get("schema") != SCHEMA:
-            raise PlanError(f"schema: {document.get('schema')!r}: want {SCHEMA!r}")
+        check_schema(document, SCHEMA)
         if document.get("dtype") not in DTYPES:
             raise PlanError(f"dtype: {document.get('dtype')!r}: want {', '.join(DTYPES)}; plans from before it was "
                             "written down are made again by solve --tasks")

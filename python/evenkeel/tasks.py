@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from . import fields
-from .plan import Plan, PlanError, Segment, Share
+from .plan import Plan, PlanError, Segment, Share, check_schema
 from .whole import Model, model_in
 
 SCHEMA = "evenkeel.taskplan/v1"
@@ -138,8 +138,7 @@ _FIELDS = {"batch": "batch_samples", "needs": "after", "seq_len": "seq_len_token
 def tasks_of(document: Mapping[str, Any], ranks: int) -> Tasks:
     """A plan document with the modules' models and the job added, for so many ranks. Raises PlanError, which names
     the field."""
-    if document.get("schema") != SCHEMA:
-        raise PlanError(f"schema: {document.get('schema')!r}: want {SCHEMA!r}")
+    check_schema(document, SCHEMA)
     job = fields.an_object(document, "job", "")
     again = job.get("recompute", "none")
     if again not in ("none", "full"):

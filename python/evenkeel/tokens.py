@@ -14,7 +14,7 @@ def shard(plan: Plan, rank: int, x: Tensor, dim: int = 0) -> Tensor:
     """The rank's tokens of a whole sequence, in the order of its segments; dim is the one of tokens."""
     if x.shape[dim] != plan.seq_len:
         raise ValueError(f"x: {x.shape[dim]} tokens in dimension {dim}: the plan has {plan.seq_len}")
-    parts = [x.narrow(dim, s.start, s.end - s.start) for s in plan.segments[rank]]
+    parts = [x.narrow(dim, s.start, s.end - s.start) for s in plan.own(rank)]
     return torch.cat(parts, dim) if parts else x.narrow(dim, 0, 0)
 
 

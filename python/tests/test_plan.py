@@ -180,6 +180,33 @@ class TestReading(unittest.TestCase):
                     evenkeel.load_plan(document)
                 self.assertTrue(str(caught.exception).startswith(said), caught.exception)
 
+    def test_another_kind_or_version(self) -> None:
+        """The way out is what reads the document, or another package."""
+        heads: dict[str, Any] = {"q_heads": 4, "kv_heads": 2, "head_dim": 8, "dtype": "f32"}
+        anew = "let evenkeel solve write the plan anew"
+        later = "take the Python package of the evenkeel that wrote the plan"
+        for read, schema, out in (
+            (evenkeel.load_plan, "evenkeel.plan/v1", anew), (evenkeel.load_plan, "evenkeel.plan/v3", later),
+            (evenkeel.load_plan, "evenkeel.plan/v" + 9999 * "9", anew), (evenkeel.load_plan, None, anew),
+            (evenkeel.load_plan, "evenkeel.batchplan/v1", "load_batch reads this one"),
+            (evenkeel.load_plan, "evenkeel.pipelineplan/v1", "load_pipeline reads this one"),
+            (lambda d: evenkeel.load_batch(d, **heads), "evenkeel.plan/v2", "load_plan reads this one"),
+            (lambda d: evenkeel.load_batch(d, **heads), "evenkeel.batchplan/v2", later),
+            (lambda d: evenkeel.load_pipeline(d, **heads), "evenkeel.batchplan/v1", "load_batch reads this one"),
+            (evenkeel.load_tasks, "evenkeel.pipelineplan/v1", "load_pipeline reads this one"),
+        ):
+            with self.assertRaisesRegex(evenkeel.PlanError, f"^schema: .*: want 'evenkeel.*'; {out}$"):
+                read({"schema": schema})
+
+    def test_a_rank_that_the_plan_does_not_have(self) -> None:
+        """As in a job of more ranks; a negative one is not counted from the end."""
+        plan = evenkeel.load_plan(worked_example())
+        for rank in (-1, 4):
+            for call in (lambda: plan.tokens(rank), lambda: evenkeel.positions(plan, rank),
+                         lambda: evenkeel.shard(plan, rank, torch.zeros(768))):
+                with self.assertRaisesRegex(ValueError, f"rank: {rank}: the plan has ranks 0 to 3; start as many"):
+                    call()
+
     def test_files(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "a.plan.json")
