@@ -94,6 +94,11 @@ const (
 	assumedNoise = 0.02
 	// leastScatter keeps a few lucky repeats from making every shift significant.
 	leastScatter = 0.003
+	// leastOfPooled is the least deviation of a visit as a share of that on the whole device or
+	// group. The scatter of five visits is often a fraction of the true one: relied on alone, of
+	// twelve points that scatter by 3 % and did not drift, two moved in one comparison of eleven.
+	// With more than this share, points that are quieter than most could not show a drift.
+	leastOfPooled = 0.75
 	// mostFresh bounds how many visits of one run count as independent: they share
 	// the state of the machine that day.
 	mostFresh = 4
@@ -228,9 +233,9 @@ func comparePoint(a, b *spot, noise [2]float64) DriftPoint {
 }
 
 // deviation is that of the log of a spot's time: of a visit by the square root
-// of their number.
+// of their number. A spot whose few visits happened to agree is not much quieter than others.
 func (s *spot) deviation(pooled float64) float64 {
-	visit := max(leastScatter, cmp.Or(s.scatter(), pooled))
+	visit := max(leastScatter, cmp.Or(s.scatter(), pooled), leastOfPooled*pooled)
 	return visit / math.Sqrt(float64(min(mostFresh, len(s.visits()))))
 }
 

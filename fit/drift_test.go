@@ -160,6 +160,7 @@ func TestDriftAlarmsAreRareAndMissesToo(t *testing.T) {
 		"canaries, quiet": {canaries: 10, visits: 6, noise: 0.01},
 		"canaries, noisy": {canaries: 10, visits: 6, noise: 0.02},
 		"two canaries":    {canaries: 2, visits: 6, noise: 0.01},
+		"five visits":     {canaries: 12, visits: 4, noise: 0.03},
 		"plain points":    {plain: 60, noise: 0.015},
 	} {
 		rng := rand.New(rand.NewPCG(11, 12))
