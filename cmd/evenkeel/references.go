@@ -268,17 +268,6 @@ func (o problem) namesModel(err error) error {
 	return err
 }
 
-// orReferences adds to the error of a law that the given profiles lack that references may
-// stand for it, if they are not among them.
-func (o problem) orReferences(err error) error {
-	var missing *costmodel.MissingLawError
-	err = o.namesModel(err)
-	if _, references, _ := o.profiles(); references || !errors.As(err, &missing) {
-		return err
-	}
-	return fmt.Errorf("%w; or, of GPUs, let the embedded profiles stand for what is lacking: --profile %s,%s", err, o.profile, borrowReferences)
-}
-
 // loadProfiles reads files of a plan that is written to a path. No device type may have
 // laws in two of them.
 func loadProfiles(to string, paths []string) ([]profiles.Reference, error) {
