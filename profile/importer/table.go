@@ -90,6 +90,9 @@ func tableKinds() []tableKind {
 
 // head finds the kind of the table and the unit of its times.
 func (t *table) head(columns []string) error {
+	if numbers(columns) > 1 {
+		return fmt.Errorf("%s:1: holds numbers (%s), and no names of columns; name them in the first line", t.source, shown(columns))
+	}
 	t.columns = map[string]int{}
 	for i, c := range columns {
 		if _, twice := t.columns[c]; twice {
@@ -97,11 +100,14 @@ func (t *table) head(columns []string) error {
 		}
 		t.columns[c] = i
 	}
-	var kinds, wants []string
+	var kinds, wants, untyped []string
 	var kind tableKind
 	for _, k := range t.kinds {
 		if !slices.ContainsFunc(k.columns, func(c string) bool { return !t.knows(c) }) {
 			kinds, kind = append(kinds, k.name), k
+		}
+		if !slices.ContainsFunc(k.columns, func(c string) bool { return !t.has(c) && c != "dtype" }) {
+			untyped = append(untyped, k.name)
 		}
 		wants = append(wants, fmt.Sprintf("%s %s", k.name, strings.Join(k.columns, ",")))
 	}
@@ -118,9 +124,24 @@ func (t *table) head(columns []string) error {
 				return fmt.Errorf("%s:1: the columns seem to be separated by %q; separate them by commas, and write decimals with a point", t.source, columns[0][i])
 			}
 		}
+		if len(untyped) > 0 {
+			return fmt.Errorf("%s:1: the columns %s are those of %s but for dtype; add that column, or say --dtype", t.source, shown(columns), strings.Join(untyped, " and "))
+		}
 		return fmt.Errorf("%s:1: the columns %s are of no table that is known; they need to hold one of: %s", t.source, shown(columns), strings.Join(wants, "; "))
 	}
 	return fmt.Errorf("%s:1: the columns fit %s; split the table", t.source, strings.Join(kinds, " and "))
+}
+
+// numbers counts the columns whose name is a number, as those of a table's first row are where
+// it has no names.
+func numbers(columns []string) int {
+	n := 0
+	for _, c := range columns {
+		if _, err := strconv.ParseFloat(c, 64); err == nil {
+			n++
+		}
+	}
+	return n
 }
 
 func (t *table) has(column string) bool { _, ok := t.columns[column]; return ok }

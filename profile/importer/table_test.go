@@ -239,6 +239,8 @@ func TestTableRefusals(t *testing.T) {
 		"gpu,dtype,m,n,k,latency_us,latency_ms\nh100_sxm,bf16,1,1,1,1,1\n": "a.csv:1: two times, latency_ms and latency_us",
 		"gpu,dtype,m,m,n,k,latency_us\n":                                   `a.csv:1: column "m" is there twice`,
 		"gpu,dtype,m,n,k,collective,num_gpus,message_bytes,latency_us\n":   "a.csv:1: the columns fit gemm and collectives; split the table",
+		"h100_sxm,1,1,1,bf16,5\n":                                          `a.csv:1: holds numbers ("h100_sxm,1,1,1,bf16,5"), and no names of columns; name them in the first line`,
+		"gpu,m,n,k,latency_us\nh100_sxm,1,1,1,1\n":                         `a.csv:1: the columns "gpu,m,n,k,latency_us" are those of gemm but for dtype; add that column, or say --dtype`,
 		"x,y\n1,2\n":                          `a.csv:1: the columns "x,y" are of no table that is known; they need to hold one of: attention dtype,batch,`,
 		"gpu;dtype;m;n;k;latency_us\n":        "a.csv:1: the columns seem to be separated by ';'; separate them by commas",
 		"gpu\tdtype\tm\tn\n":                  `a.csv:1: the columns seem to be separated by '\t'; separate them by commas`,
