@@ -33,6 +33,14 @@ func Markdown(w io.Writer, r *fit.Report) error {
 	return p.err
 }
 
+// MarkdownError writes the section of a check that could not judge: a job's summary without one
+// looks like that of a job without a check.
+func MarkdownError(w io.Writer, err error) error {
+	p := &printer{w: w}
+	p.printf("\n## evenkeel check: ERROR\n\nnothing was judged: %s\n", cell(err.Error()))
+	return p.err
+}
+
 func markdownFamilies(p *printer, report *fit.Report) {
 	if len(report.Rows) == 0 {
 		return

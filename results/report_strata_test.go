@@ -118,6 +118,7 @@ func checkRenderings() []rendering {
 		{"report_drift", func(w io.Writer) error { return Report(w, driftReport()) }},
 		{"markdown", func(w io.Writer) error { return Markdown(w, strataReport()) }},
 		{"junit", func(w io.Writer) error { return JUnit(w, strataReport()) }},
+		{"markdown_error", func(w io.Writer) error { return MarkdownError(w, errors.New("x.json: no such file <>|\"")) }},
 		{"junit_error", func(w io.Writer) error { return JUnitError(w, errors.New("x.json: no such file <>&\"")) }},
 	}
 }

@@ -302,12 +302,19 @@ func printReport[R any](a *app, r R, o checkOptions, forms reportForms[R]) error
 	return err
 }
 
-// unjudged is why there is no report. It is in the JUnit report too, unless the command line
-// is wrong: an old or missing one must not look like success.
-func (o checkOptions) unjudged(err error) error {
+// unjudged is why there is no report. It is in the JUnit report and the summary too, unless the
+// command line is wrong: an old or missing one must not look like success.
+func (o checkOptions) unjudged(why error) error {
 	var usage usageError
-	if o.junit != "" && !errors.As(err, &usage) {
-		return errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
+	if errors.As(why, &usage) {
+		return why
+	}
+	err := why
+	if o.junit != "" {
+		err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnitError(w, why) }))
+	}
+	if o.markdown != "" && o.markdown != "-" {
+		err = errors.Join(err, appendTo("--markdown", o.markdown, func(w io.Writer) error { return results.MarkdownError(w, why) }))
 	}
 	return err
 }

@@ -439,7 +439,7 @@ func (p *played) refusals(good string) {
 	if err := os.WriteFile(torn, data[:2*len(data)/3], 0o666); err != nil {
 		p.t.Fatal(err)
 	}
-	junit := filepath.Join(p.t.TempDir(), "x.xml")
+	junit, markdown := filepath.Join(p.t.TempDir(), "x.xml"), filepath.Join(p.t.TempDir(), "x.md")
 	for _, c := range []struct {
 		exit int
 		want string
@@ -458,7 +458,7 @@ func (p *played) refusals(good string) {
 		{exitUsage, "there is none among the files", []string{recording, "--profile", p.profile, "--plan", "1"}},
 		{exitUsage, "both write to stdout", []string{good, "--profile", p.profile, "--json", "--markdown", "-"}},
 		{exitFailed, "expected evenkeel.profile", []string{good, "--profile", p.plans[0]}},
-		{exitFailed, "cut off", []string{torn, "--profile", p.profile, "--junit", junit}},
+		{exitFailed, "cut off", []string{torn, "--profile", p.profile, "--junit", junit, "--markdown", markdown}},
 	} {
 		_, errOut := p.verb(c.exit, append([]string{"check"}, c.args...)...)
 		if !strings.Contains(errOut, c.want) {
@@ -466,6 +466,9 @@ func (p *played) refusals(good string) {
 		}
 	}
 	if text := string(p.file(junit)); !strings.Contains(text, `errors="1"`) {
+		p.t.Errorf("%s", text)
+	}
+	if text := string(p.file(markdown)); !strings.Contains(text, "## evenkeel check: ERROR") || !strings.Contains(text, "cut off") {
 		p.t.Errorf("%s", text)
 	}
 }
