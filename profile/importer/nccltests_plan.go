@@ -109,7 +109,7 @@ func (s *Sink) ncclFlags(where string, t *ncclTable, e *ncclEvidence) {
 		{t.mismatch != "", fmt.Sprintf("two versions of the library, %s and %s; the first is taken", t.version, t.mismatch)},
 		{t.unread != "", t.unread},
 		{t.headless, "rows without column names; read as size count type [redop [root]] and two halves"},
-		{t.errorTexts > 0, fmt.Sprintf("the run reports %d errors", t.errorTexts)},
+		{t.errorTexts > 0, "the run reports "+units.Count(t.errorTexts, "error")},
 		{t.schema > newestNCCLSchema, fmt.Sprintf("version %d of the JSON output; versions to %d are known", t.schema, newestNCCLSchema)},
 	} {
 		if f.holds {
@@ -227,7 +227,7 @@ func (s *Sink) ncclUnusable(where string, t *ncclTable, e *ncclEvidence, k ncclK
 		{t.blocking, "every operation was waited for, a barrier included (-z 1)"},
 		{t.unaligned, "buffers were not aligned"},
 		{len(t.forced) > 0, t.forces()},
-		{t.tuned, "the algorithm or protocol was forced for some rows"},
+		{t.tuned, "rows name their algorithm and protocol (tuning); whether these were forced or the library chose them is not told"},
 		{t.ranks.lastGroup > 0, fmt.Sprintf("%d groups were busy at the same time", t.ranks.lastGroup+1)},
 	} {
 		if note.holds {
