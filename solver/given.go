@@ -27,7 +27,7 @@ type Given struct {
 }
 
 // ParseGiven reads the shares and heads of a command line: "5:3" and "10:6", or
-// no heads.
+// no heads. Errors begin with the name of the flag.
 func ParseGiven(shares, heads string) (Given, error) {
 	var g Given
 	var err error
@@ -41,7 +41,7 @@ func ParseGiven(shares, heads string) (Given, error) {
 		return g, nil
 	}
 	if g.QHeads, err = parseColons(heads); err != nil {
-		return g, fmt.Errorf("heads %w", err)
+		return g, fmt.Errorf("q-heads %w", err)
 	}
 	return g, nil
 }

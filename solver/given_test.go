@@ -105,7 +105,7 @@ func TestLayoutsThatCannotBeAreRefused(t *testing.T) {
 		{"5:-3", "", `"-3": want a number`},
 		{"5:3", "8", ""},
 		{"0:0", "", "nobody gets a token"},
-		{"5:3", "a:b", `heads "a:b"`},
+		{"5:3", "a:b", `q-heads "a:b"`},
 		{"99999999999999:1", "", "want a number from 0"},
 	} {
 		if _, err := ParseGiven(c.shares, c.heads); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
