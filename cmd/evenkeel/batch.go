@@ -493,6 +493,7 @@ func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest 
 			}
 		}
 	}
+	batch.Overtake(ctx, p, attempts, clock)
 	attempts = append(attempts, sure)
 	d, err := batch.Choose(p, bound, attempts, o.take)
 	if err != nil {

@@ -73,13 +73,18 @@ func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
 		return nil, err
 	}
 	pl.further(ctx)
+	return pl.placed()
+}
+
+// placed is the best state as a plan with its ranks and times.
+func (pl *Planner) placed() (*Plan, error) {
 	plan := pl.best.plan(&pl.t)
 	for i := range plan.Micro {
-		if err := Place(p, plan.Micro[i].Groups); err != nil {
+		if err := Place(pl.t.p, plan.Micro[i].Groups); err != nil {
 			return nil, err
 		}
 	}
-	Evaluate(p, plan)
+	Evaluate(pl.t.p, plan)
 	return plan, nil
 }
 
@@ -250,8 +255,9 @@ func (pl *Planner) another(l *lead) bool {
 // tryOthers takes the plan of another strategy where that is the better one: powers
 // of two, or groups as full as they get, are at times nearer the bound than a plan
 // that is close enough, or than what is found for dozens of micro-batches without
-// room in memory. So ours is never worse unless its context ends first. Of several pools it
-// is done once, when all else has been: hardly ever is one of theirs better there.
+// room in memory. So ours is never worse than theirs unless its context ends first; flexsp,
+// which takes minutes, is for Overtake. Of several pools it is done once, when all else has
+// been: hardly ever is one of theirs better there.
 func (pl *Planner) tryOthers(ctx context.Context) {
 	t := &pl.t
 	atLeast := t.leastOf
