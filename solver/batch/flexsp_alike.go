@@ -42,8 +42,10 @@ func newAlike(p *Problem, allowed func(degree int) bool) (*alike, error) {
 }
 
 // levels gathers the classes by degree. Of several classes of the same devices one
-// counts: the first whose members hold equal shares, as those who take devices for
-// alike give them, else the first.
+// counts: of those whose members hold equal shares, as those who take devices for
+// alike give them, the one that trains the batch in the least time (a group may be a
+// ring or an all-to-all, and the baselines have whichever is faster, too); without
+// equal shares the first.
 func levels(p *Problem, recompute bool, allowed func(degree int) bool) []level {
 	var all []level
 	for i, c := range p.Classes {
@@ -58,7 +60,7 @@ func levels(p *Problem, recompute bool, allowed func(degree int) bool) []level {
 		switch {
 		case same < 0:
 			all[k].classes = append(all[k].classes, i)
-		case equalShares(&c) && !equalShares(&p.Classes[all[k].classes[same]]):
+		case equalShares(&c) && !(equalShares(&p.Classes[all[k].classes[same]]) && p.inTurn(all[k].classes[same]) <= p.inTurn(i)):
 			all[k].classes[same] = i
 		}
 	}
@@ -67,6 +69,17 @@ func levels(p *Problem, recompute bool, allowed func(degree int) bool) []level {
 		all[i].settle(p)
 	}
 	return all
+}
+
+// inTurn is what a group of a class takes for the batch's sequences, all that it holds.
+func (p *Problem) inTurn(class int) units.Seconds {
+	sum := p.Classes[class].Base
+	for _, s := range p.Lengths {
+		if s <= p.Classes[class].Cap {
+			sum += p.Costs.Time(class, s)
+		}
+	}
+	return sum
 }
 
 // settle works out what holds for any group of the level.
