@@ -50,8 +50,8 @@ func (FCP) Claims() Claims {
 // fcpTries is how many numbers of micro-batches are tried, as FlexSP does.
 const fcpTries = 5
 
-// Solve plans the batch. Where groups of any degree do not find place in the nodes,
-// powers of two are tried, which do in nodes of like size.
+// Solve plans the batch. Groups of any degree may not find place in the nodes, or only in
+// more micro-batches: powers of two, which do in nodes of like size, are tried as well.
 func (f FCP) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 	return f.shorter(ctx, p, never, nil)
 }
@@ -68,7 +68,12 @@ func (f FCP) shorter(ctx context.Context, p *Problem, than units.Seconds, work [
 		return nil, err
 	}
 	var failure error
+	var best *Plan
+	found := false
 	for _, any := range []bool{true, false} {
+		if !any && found && !p.nodesBind() {
+			break
+		}
 		a, err := newAlike(p, func(d int) bool { return any || bits.OnesCount(uint(d)) == 1 })
 		if err != nil {
 			failure = cmp.Or(failure, err)
@@ -76,18 +81,30 @@ func (f FCP) shorter(ctx context.Context, p *Problem, than units.Seconds, work [
 		}
 		t := newFCPTable(a)
 		most := len(p.Lengths)
-		if any {
+		if any || found {
 			most = 2*t.fewest() + fcpTries
 		}
 		plan, tried, err := f.cut(ctx, t, most, than, work)
-		if tried || err != nil {
-			return plan, err
+		if plan != nil && plan.Time < than {
+			best, than = plan, plan.Time
 		}
+		found = found || tried
+		if err != nil && best == nil {
+			return nil, err
+		}
+	}
+	if found {
+		return best, nil
 	}
 	if failure == nil {
 		failure = &IllegalError{Why: "no micro-batches whose groups of one degree each find place"}
 	}
 	return nil, failure
+}
+
+// nodesBind says whether groups of any degrees that the devices do for may find no place in nodes.
+func (p *Problem) nodesBind() bool {
+	return slices.ContainsFunc(p.Classes, func(c Class) bool { return c.One && bits.OnesCount(uint(c.Degree())) > 1 })
 }
 
 // cut tries numbers of micro-batches up to the most in both orders, for a plan that

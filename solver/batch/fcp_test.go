@@ -215,6 +215,25 @@ func TestFCPMendedDefects(t *testing.T) {
 	}
 }
 
+// Three sequences that 3, 3 and 2 ranks train in 1 s each find no place in two nodes of four: with
+// powers of two all go in one micro-batch of 1.5 s, whose base is paid once.
+func TestFCPInNodesHasPowersOfTwoToo(t *testing.T) {
+	p := fcpProblem(8, 150, append(ringDegrees(4), 8), []units.Tokens{300, 300, 200})
+	p.Fleet[0].Ranks, p.MicroBase = alikeRanks(8, 4), 1
+	costs := tableCosts{}
+	for i, c := range p.Classes {
+		p.Classes[i].One = c.Degree() <= 4
+		for _, s := range p.Lengths {
+			costs[[2]int{i, int(s)}] = units.Seconds(s) / 100 / units.Seconds(c.Degree())
+		}
+	}
+	p.Costs = costs
+	plan, err := FCP{}.Solve(context.Background(), p)
+	if err != nil || len(plan.Micro) != 1 || math.Abs(float64(plan.Time)-2.5) > 1e-9 || len(Check(p, plan)) > 0 {
+		t.Errorf("%+v, %v", plan, err)
+	}
+}
+
 // 64 ranks and 512 sequences: the paper's solver takes 86 ms, its scheduling 921.
 func BenchmarkFCP(b *testing.B) {
 	lengths := fcpBursts(b, 0)
