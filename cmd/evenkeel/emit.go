@@ -97,7 +97,7 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 	}
 	laws, err := q.lawsOf(unassumed(plan.cluster))
 	if err != nil {
-		return err
+		return plan.madeWith(err, o.profile)
 	}
 	e, err := plan.emit(c.Context(), framework, laws.profile)
 	if err != nil {
@@ -128,8 +128,23 @@ func (a *app) runEmit(c *cobra.Command, path string, o emission) error {
 // emitted is a plan that frameworks may run.
 type emitted struct {
 	cluster costmodel.Cluster
+	inputs  []doc.Input
 	emit    func(context.Context, emit.Framework, *costmodel.Profile) (*emit.Emission, error)
 	show    func(w io.Writer, e *emit.Emission, file string) error
+}
+
+// madeWith adds to an error of the references the profiles that the plan was made with, where none are named.
+func (e *emitted) madeWith(err error, profile string) error {
+	var made []string
+	for _, in := range e.inputs {
+		if strings.HasSuffix(in.Path, ".profile.json") {
+			made = append(made, in.Path)
+		}
+	}
+	if profile != "" || made == nil {
+		return err
+	}
+	return usageError{fmt.Errorf("%w; the plan was made with a profile: --profile %s", err, strings.Join(made, ","))}
 }
 
 // emittable reads a plan of one of the kinds that are emitted.
@@ -145,6 +160,7 @@ func emittable(path, schema string) (*emitted, error) {
 		}
 		return &emitted{
 			cluster: plan.Job.Cluster,
+			inputs:  plan.Inputs,
 			emit: func(ctx context.Context, f emit.Framework, laws *costmodel.Profile) (*emit.Emission, error) {
 				return f.Plan(ctx, plan, laws)
 			},
@@ -160,6 +176,7 @@ func emittable(path, schema string) (*emitted, error) {
 		}
 		return &emitted{
 			cluster: d.Job.Cluster,
+			inputs:  d.Inputs,
 			emit: func(ctx context.Context, f emit.Framework, laws *costmodel.Profile) (*emit.Emission, error) {
 				return f.Pipeline(ctx, d, laws)
 			},
