@@ -31,8 +31,11 @@ def agree(*given: Agreed, group: ProcessGroup = None, device: Optional[torch.dev
     and lengths. Every rank of the group calls it, with as new a plan as the others: once for a plan, for those of
     batches in each step. It is one exchange of 16 bytes. device: on GPUs with NCCL this rank's, as in warm_up. Also
     raises PlanError for a Plan or Batch of more or fewer ranks than the group has, TypeError for what is none of
-    these, and ExchangeError where a rank is gone.
+    these, ValueError on ranks that are not in the group, and ExchangeError where a rank is gone.
     """
+    joined = dist.is_available() and dist.is_initialized()
+    if joined and dist.get_rank(group) < 0:
+        raise ValueError(f"agree: rank {dist.get_rank()} is not in the process group: only its ranks call it")
     own = [_digest(f"argument {i}", x) for i, x in enumerate(given)]
     of = _gathered([len(own), _number(digest(own))], group, device)
     unlike = [r for r, x in enumerate(of) if x != of[0]]
@@ -46,7 +49,8 @@ def agree(*given: Agreed, group: ProcessGroup = None, device: Optional[torch.dev
                         "ranks the same file, or the same lengths in the same order")
     for i, x in enumerate(given):
         if isinstance(x, (Plan, Batch)) and x.ranks != len(of):
-            raise PlanError(f"agree: argument {i}: {_named(x)} is of {x.ranks} ranks: the process group has {len(of)}")
+            has = f"the process group has {len(of)}" if joined else "call init_process_group of torch.distributed"
+            raise PlanError(f"agree: argument {i}: {_named(x)} is of {x.ranks} ranks: {has}")
 
 
 def _named(x: Agreed) -> str:

@@ -50,6 +50,15 @@ def told(rank: int, groups: Any, name: str) -> Optional[str]:
     return None
 
 
+def of_two(rank: int, groups: Any) -> Optional[str]:
+    """What a call says of a group of two ranks."""
+    try:
+        evenkeel.agree([rank // 2], group=groups[2])
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
 class TestAgree(unittest.TestCase):
     def test_all_ranks_hear_of_one_that_goes_by_another_plan(self) -> None:
         file = "give all ranks the same file, or the same lengths in the same order"
@@ -64,6 +73,12 @@ class TestAgree(unittest.TestCase):
         ):
             with self.subTest(name):
                 self.assertEqual([a.get("ok", a) for a in self.world.run("test_alike.told", name)], [want] * 3)
+
+    def test_only_ranks_of_the_group_call_it(self) -> None:
+        want = [None, None, "ValueError: agree: rank 2 is not in the process group: only its ranks call it"]
+        self.assertEqual([a.get("ok", a) for a in self.world.run("test_alike.of_two")], want)
+        with self.assertRaisesRegex(evenkeel.PlanError, "the Plan is of 3 ranks: call init_process_group of torch"):
+            evenkeel.agree(evenkeel.load_plan(_plan(0)))
 
     def test_it_is_of_plans_and_numbers(self) -> None:
         for x in ("docs", 3, [1.5]):
