@@ -75,4 +75,5 @@ def fitting(x: Tensor, like: Tensor, what: str) -> None:
     for name in ("shape", "dtype", "device"):
         has, want = getattr(x, name), getattr(like, name)
         if has != want:
-            raise ValueError(f"{what}: {name} {has}: want {want}, as the plan was loaded for")
+            out = "; its loader takes another dtype" if name == "dtype" else ""
+            raise ValueError(f"{what}: {name} {has}: want {want}, as the plan was loaded for{out}")

@@ -72,11 +72,14 @@ class TaskRun:
     group: ProcessGroup
 
 
-def load_tasks(source: Source) -> Tasks:
-    """Reads a plan of `evenkeel solve --tasks` from a file or a document already parsed. Raises PlanError, which names
-    the field, for what cannot be run, and OSError for a file that cannot be read."""
+def load_tasks(source: Source, *, dtype: Optional[str] = None) -> Tasks:
+    """Reads a plan of `evenkeel solve --tasks` from a file or a document already parsed. dtype: what travels between
+    layers and modules, f32, bf16 or f16; by default what the plan was made for. Raises PlanError, which names the
+    field, for what cannot be run, and OSError for a file that cannot be read."""
     def read(document: Mapping[str, Any]) -> Tasks:
         check_schema(document, SCHEMA)
+        if dtype is not None:
+            document = {**document, "dtype": dtype}
         if document.get("dtype") not in DTYPES:
             raise PlanError(f"dtype: {document.get('dtype')!r}: want {', '.join(DTYPES)}; plans from before it was "
                             "written down are made again by solve --tasks")
