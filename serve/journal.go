@@ -131,6 +131,15 @@ func (l *journal) restore(b *board) (notes []string, err error) {
 	return r.notes, nil
 }
 
+// unlike says what a journal's plans and this server's are for. Both may be the same in words: these name a model by its type
+// and a profile by its path.
+func unlike(journal, server string) string {
+	if journal == server {
+		return journal + ", like this server's, but of another model or profile of that name, or by another evenkeel"
+	}
+	return journal + "; this server's: " + server
+}
+
 // restoring is a journal that is being read.
 type restoring struct {
 	log   *journal
@@ -149,7 +158,7 @@ func (r *restoring) line(line int, data []byte) error {
 	switch x := says.(type) {
 	case *planning:
 		if x.Groups != r.log.of.Groups {
-			return &doc.Error{File: r.log.path, Line: line, Msg: fmt.Sprintf("its plans are for other devices or kinds of groups than this server's: %s; this server's: %s", x.Costs, r.log.of.Costs), Hint: "start with the flags that it was made with, choose another journal, or move this one away to start without its plans"}
+			return &doc.Error{File: r.log.path, Line: line, Msg: "its plans are for other devices or kinds of groups than this server's: " + unlike(x.Costs, r.log.of.Costs), Hint: "start with the flags that it was made with, choose another journal, or move this one away to start without its plans"}
 		}
 	case *accepted:
 		r.accept(x)

@@ -65,6 +65,9 @@ func TestAJournalOfOtherDevicesIsRefused(t *testing.T) {
 		}
 		change(&c.Setup)
 		was := c.Setup.Costs
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), " than this server's: "+was+", like this server's, but of another model or profile of that name, or by another evenkeel; start with the flags") {
+			t.Errorf("%s: %v", name, err)
+		}
 		c.Setup.Costs = "prices of this one"
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "j:1: its plans are for other devices or kinds of groups than this server's: "+was+"; this server's: prices of this one; start with the flags") {
 			t.Errorf("%s: %v", name, err)
