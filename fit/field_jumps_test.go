@@ -11,6 +11,9 @@ import (
 // A library that changes its kernel between two lengths nearer than nodes usually are: the law
 // is right at both. Where nothing changes there, the two share a node as before.
 func TestAJumpBetweenNearLengthsIsLearnt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
 	dev := coreDevice()
 	for _, jump := range []float64{1, 1.25, 0.8} {
 		r := rand.New(rand.NewPCG(5, 5))

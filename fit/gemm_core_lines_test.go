@@ -85,6 +85,9 @@ func TestLeafLinesAreLeastSquares(t *testing.T) {
 
 // What one forest puts into a bin, the mean of forests with shifted ones tells apart.
 func TestShiftedBinsTellMore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
 	var rows [][]float64
 	var targets []float64
 	for i := range 2000 {

@@ -13,6 +13,9 @@ import (
 // fraction of the time that a law of others without sharing says. It cannot know, and says so
 // by the width of its interval there, and that it lies outside what was measured.
 func TestLawsOfOneRatioAreUnsureOfOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
 	dev := coreDevice()
 	rng := rand.New(rand.NewPCG(3, 5))
 	draw := func(ratio, n int) []Point {
@@ -67,6 +70,9 @@ func insideOf(law *costmodel.Law, points []Point) float64 {
 // Calls of one length do not tell what grows with it: a law of them is as sure of the others as
 // devices are alike, not as its own points are.
 func TestLawsOfOneLengthAreUnsureOfOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
 	dev := coreDevice()
 	rng := rand.New(rand.NewPCG(3, 5))
 	// This kernel starts every tile of queries anew, and reads keys at a rate of its own.

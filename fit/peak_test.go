@@ -91,6 +91,9 @@ func TestLinearLawsHaveNoEnds(t *testing.T) {
 
 // Whoever borrows a law, or guesses one from another, has the peak of the device that it is for.
 func TestLentAndGuessedLawsHaveAPeak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
 	from, to := coreDevice(), coreDevice()
 	to.Name, to.Fingerprint, to.Sheet.BF16PerS = "other", "other", 1e14
 	law := lawFrom(t, from, inventedGEMM(from, 60, 3))

@@ -142,6 +142,9 @@ func TestLentRangesHoldOwnPoints(t *testing.T) {
 // transferred, and what it calls measured is what these are of, not what the donor's were. That
 // holds where the donor saw another ratio of query heads to KV heads, too.
 func TestBelievedLawsAnswerForTheirOwnRange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
 	dev := coreDevice()
 	dev.Sheet.Arch = "sm90"
 	var donors []Point
@@ -193,6 +196,9 @@ func TestBelievedLawsAnswerForTheirOwnRange(t *testing.T) {
 // given up before the longest part of its making, and one that is better is the same whatever
 // that was. A lent law of a device whose own is better is left without.
 func TestBeatenCorrectionsAreNotBent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
 	dev, points := coreDevice(), inventedAttention(coreDevice(), 60, 3)
 	kind, _ := coreOf(op.KindAttnFwd, dev)
 	core, err := kind.fit(dev, points, nil)
@@ -313,6 +319,9 @@ func TestLentIntervalsHoldBeyondTheRange(t *testing.T) {
 // What one kernel takes tells another's time of the same generation to a half, not to a tenth:
 // few points that happen to agree with the donor do not make it surer than that.
 func TestAnotherKernelsLawIsLessSure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
 	dev, core := coreDevice(), trueCore()
 	dev.Sheet.Arch = "sm90"
 	points := corePoints(24, 5, 1<<14, false)
