@@ -118,6 +118,9 @@ func TestNodesAreLeftOutWhereTheyMakeTheStepLonger(t *testing.T) {
 // Devices of other kinds that cost more in the exchange than they compute stay out as well: the
 // plan is that of the rest alone, with the whole fleet's pools.
 func TestNodesOfOneKindBesideOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long; goroutines have shorter tests")
+	}
 	lengths := drawn(t, "lognormal:median=1000,sd=1.7,seed=12", 16)
 	for _, c := range []struct {
 		cluster, alone string
@@ -157,6 +160,9 @@ func TestNodesOfOneKindBesideOthers(t *testing.T) {
 // A node that costs more than it brings beside nodes of several kinds changes neither plan nor
 // bound: the others together are a part.
 func TestANodeBesideOthersOfSeveralKindsIsLeftOut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long; goroutines have shorter tests")
+	}
 	lengths := slices.Repeat([]units.Tokens{4000}, 16)
 	for _, c := range []struct{ beside, rest string }{
 		{"1x1 b60 + 1x1 h100_sxm + 1x1 a100_sxm", "1x1 h100_sxm + 1x1 a100_sxm"},
