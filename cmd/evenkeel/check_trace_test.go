@@ -164,6 +164,9 @@ func writeStep(block, plan int, s *costmodel.Replayed, span func(*replay.Span) e
 
 // TestCheckTrace: the gate of replayed plans, from outside.
 func TestCheckTrace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long; the goroutines in it have shorter tests")
+	}
 	p := newPlayed(t)
 	good := p.trace("good.trace.jsonl", 8, 1, p.plans...)
 	out, _ := p.verb(exitDone, "check", good, "--profile", p.profile)
