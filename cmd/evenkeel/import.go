@@ -58,6 +58,11 @@ SOURCE_DATE_EPOCH, where it is set, is the time of creation in seconds since
 			if err := notEmpty(c, "device", "devices", "link", "network", "collective", "stack", "dtype"); err != nil {
 				return err
 			}
+			for name, n := range map[string]int{"ranks": o.options.Ranks, "nodes": o.options.Nodes} {
+				if c.Flags().Changed(name) && n < 1 {
+					return usagef("--%s %d: want at least 1, or leave the flag out where the files tell", name, n)
+				}
+			}
 			if isTopology(o.from) {
 				return a.runTopology(o, paths, c.Flags().Changed)
 			}
@@ -115,8 +120,6 @@ func (o *importing) settle() (importer.Format, error) {
 		return importer.Format{}, usagef("import: -o is missing: name the recording to write")
 	case o.network != "":
 		return importer.Format{}, usagef("--network: is for topologies (--from %s); the links of a recording are named with --link", strings.Join(topologies(), " or "))
-	case o.options.Ranks < 0 || o.options.Nodes < 0:
-		return importer.Format{}, usagef("import: --ranks %d, --nodes %d: must not be negative", o.options.Ranks, o.options.Nodes)
 	case o.options.Collective != "" && !importer.IsCollective(o.options.Collective):
 		return importer.Format{}, usagef("--collective %q: want all_reduce, all_gather, reduce_scatter, alltoall or sendrecv", o.options.Collective)
 	case o.dtype != "" && o.options.DType.Size() == 0:

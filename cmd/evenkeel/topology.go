@@ -82,8 +82,6 @@ func settleTopology(o importing, paths []string, given func(flag string) bool) e
 		return usagef("import: -o is missing: name the cluster.yaml to write")
 	case !strings.HasSuffix(o.out, ".yaml") && !strings.HasSuffix(o.out, ".yml"):
 		return usagef("-o %s: name a file that ends in .yaml, by which solve tells it from a shorthand", o.out)
-	case given("nodes") && o.options.Nodes < 1:
-		return usagef("--nodes %d: want at least 1, how many such machines there are", o.options.Nodes)
 	}
 	if err := (output{flag: "-o", path: o.out}).probe(); err != nil {
 		return err
