@@ -155,11 +155,12 @@ type flexRow struct {
 	Planning        map[string]time.Duration
 }
 
-// flexStrategies are the columns, in order. "apart" is each device type planned by
+// flexStrategies are the columns, in order. "static-padded" is static whose groups always
+// compute all tokens that they have room for; "apart" is each device type planned by
 // itself, by us; "thorough" is evenkeel as solve runs it, of few sequences, and "evenkeel"
 // as serve does. flexsp has a table of its own.
 func flexStrategies() []string {
-	return []string{"static", "adaptive", "bfd", "megatron-dynamic-cp", "fcp", "apart", "evenkeel", "thorough"}
+	return []string{"static", "static-padded", "adaptive", "bfd", "megatron-dynamic-cp", "fcp", "apart", "evenkeel", "thorough"}
 }
 
 // flexPlanners are the strategies whose planning is timed.
@@ -199,6 +200,9 @@ func planBatch(t testing.TB, s flexSetting, c *groupcost.Costs, planner *batch.P
 			continue // not legal on these devices; its column stays empty
 		}
 		row.keep(t, strategy.Name(), p, plan, time.Since(begin))
+		if s.family == "burst" && strategy.Name() == "static" {
+			row.Time["static-padded"] = withFullBuffers(p, plan)
+		}
 	}
 	begin := time.Now()
 	plan, err := planner.Plan(t.Context(), p)
@@ -220,6 +224,26 @@ func planBatch(t testing.TB, s flexSetting, c *groupcost.Costs, planner *batch.P
 		}
 	}
 	return row
+}
+
+// withFullBuffers is what a plan takes whose groups fill their tokens up to what they have room for, by
+// one more sequence, as FCP's static baseline runs buffers of a fixed length.
+func withFullBuffers(p *batch.Problem, plan *batch.Plan) units.Seconds {
+	full, filled := *p, batch.Plan{Micro: slices.Clone(plan.Micro)}
+	full.Lengths = slices.Clone(p.Lengths)
+	for i := range filled.Micro {
+		groups := slices.Clone(filled.Micro[i].Groups)
+		for j := range groups {
+			g := &groups[j]
+			if tail := p.Classes[g.Class].Cap - g.Tokens; tail > 0 {
+				g.Sequences = append(slices.Clone(g.Sequences), len(full.Lengths))
+				full.Lengths = append(full.Lengths, tail)
+			}
+		}
+		filled.Micro[i].Groups = groups
+	}
+	batch.Evaluate(&full, &filled)
+	return filled.Time
 }
 
 // bound is what no plan of batch i beats.
