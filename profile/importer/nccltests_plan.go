@@ -109,7 +109,7 @@ func (s *Sink) ncclFlags(where string, t *ncclTable, e *ncclEvidence) {
 		{t.mismatch != "", fmt.Sprintf("two versions of the library, %s and %s; the first is taken", t.version, t.mismatch)},
 		{t.unread != "", t.unread},
 		{t.headless, "rows without column names; read as size count type [redop [root]] and two halves"},
-		{t.errorTexts > 0, "the run reports "+units.Count(t.errorTexts, "error")},
+		{t.errorTexts > 0, "the run reports " + units.Count(t.errorTexts, "error")},
 		{t.schema > newestNCCLSchema, fmt.Sprintf("version %d of the JSON output; versions to %d are known", t.schema, newestNCCLSchema)},
 	} {
 		if f.holds {
