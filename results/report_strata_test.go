@@ -178,7 +178,11 @@ func TestCheckLayout(t *testing.T) {
 
 func TestCheckWriteErrorsComeBack(t *testing.T) {
 	for _, r := range checkRenderings() {
-		for _, n := range []int{0, 100} {
+		var whole bytes.Buffer
+		if err := r.print(&whole); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{0, whole.Len() / 2, whole.Len() - 1} {
 			if err := r.print(&failAfter{n}); !errors.Is(err, errFull) {
 				t.Errorf("%s: after %d bytes: got %v, want the writer's error", r.name, n, err)
 			}
