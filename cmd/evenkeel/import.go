@@ -58,9 +58,12 @@ SOURCE_DATE_EPOCH, where it is set, is the time of creation in seconds since
 			if err := notEmpty(c, "device", "devices", "link", "network", "collective", "stack", "dtype"); err != nil {
 				return err
 			}
-			for name, n := range map[string]int{"ranks": o.options.Ranks, "nodes": o.options.Nodes} {
-				if c.Flags().Changed(name) && n < 1 {
-					return usagef("--%s %d: want at least 1, or leave the flag out where the files tell", name, n)
+			for _, x := range []struct {
+				flag string
+				n    int
+			}{{"ranks", o.options.Ranks}, {"nodes", o.options.Nodes}} {
+				if c.Flags().Changed(x.flag) && x.n < 1 {
+					return usagef("--%s %d: want at least 1, or leave the flag out where the files tell", x.flag, x.n)
 				}
 			}
 			if isTopology(o.from) {
